@@ -12,11 +12,18 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-from benchmarks import against_bare, contenders, models, save, table
+from benchmarks import (
+    against_bare,
+    contenders,
+    models,
+    save,
+    slow_worker,
+    table,
+)
 from benchmarks.orders import Task
 from benchmarks.turns import take_turns
 
-PARTS = ("speed", "strategies", "scaling", "save", "forms")
+PARTS = ("speed", "strategies", "scaling", "save", "slow_worker", "forms")
 
 
 def tell(line: str) -> None:
@@ -102,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += ["### Scaling", *against_bare.scaling(**common)]
     if "save" in given.parts:
         lines += ["### Saves", *save.measure(rounds=given.rounds)]
+    if "slow_worker" in given.parts:
+        del common["examples"]
+        lines += ["### A slow worker", *slow_worker.measure(**common)]
     if "forms" in given.parts:
         # Trains in this process, which else needs no TensorFlow.
         from benchmarks import forms

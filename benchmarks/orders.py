@@ -18,6 +18,8 @@ class Task(NamedTuple):
         replicas: devices in this process.
         callbacks: how many of Keras' kind, which do nothing; `None` for the
             callbacks of `experiments/base.gin`.
+        workers: of a cluster; `None` for two.
+        loop: see `unit`; `None` for up to 100.
     """
 
     contender: str
@@ -27,6 +29,8 @@ class Task(NamedTuple):
     strategy: str = "default"
     replicas: int = 1
     callbacks: int | None = None
+    workers: int | None = None
+    loop: int | None = None
 
     @property
     def form(self) -> str:
@@ -36,7 +40,7 @@ class Task(NamedTuple):
     @property
     def unit(self) -> int:
         """How many steps are made in one call, or between two logs."""
-        return min(100, self.steps)
+        return self.loop or min(100, self.steps)
 
 
 class Orders:

@@ -91,6 +91,10 @@ class Process:
                     return int(line.split()[1]) * 1024
         return None
 
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+        self._popen.send_signal(number)
+
     def end(self) -> None:
         """Ends it, at once."""
         with contextlib.suppress(ProcessLookupError):

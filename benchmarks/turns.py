@@ -125,6 +125,7 @@ def _environments(
         yield shared
         return
     workers, servers = CLUSTERS[task.strategy]
+    workers = task.workers or workers
     counts = {"chief": int(servers > 0), "worker": workers, "ps": servers}
     ports = stack.enter_context(held_ports(1 + sum(counts.values())))
     for _, _, environ in cluster_environ(counts, ports):

@@ -24,23 +24,23 @@ LAYERS = (
 FACADES = {"__init__", "__main__", "plugin_api"}
 # Lines of code: no blank lines, comments or docstrings.
 MOST_LINES = {
-    "trainer": 1227,
+    "trainer": 1237,
     "trainer/checkpoint": 1087,
     "trainer/cli": 1449,
     "trainer/data": 1250,
-    "trainer/launch": 758,
+    "trainer/launch": 759,
     "trainer/loop": 2637,
     "trainer/python": 538,
     "trainer/runtime": 1307,
     "trainer/step": 4932,
-    "trainer/strategy": 1940,
+    "trainer/strategy": 1956,
     "trainer/tools": 572,
     "trainer/values": 482,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 730,
     "plugins/trainer_plugins/control_plane": 982,
     "plugins/trainer_plugins/loggers": 637,
-    "plugins/trainer_plugins/strategies": 1982,
+    "plugins/trainer_plugins/strategies": 2110,
     "experiments": 852,
 }
 LONGEST_MODULE = 350

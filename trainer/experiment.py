@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from trainer.checkpoint.init_from import initialize_from
 from trainer.checkpoint.storage import load_newest
@@ -104,7 +105,7 @@ def build(
     is_over = RunIsOver(model_dir)
     # Before the strategy: TensorFlow fixes its devices with the first
     # operation.
-    _configure_runtime(asked)
+    _configure_runtime(asked, mode)
     plugin = _find_plugin(asked, mode)
     # Closed after an error as well, so that peers learn why this process ends.
     with contextlib.closing(plugin), contextlib.ExitStack() as exits:
@@ -204,11 +205,19 @@ def _evaluate(trainer: Trainer, asked: RunOptions) -> dict[str, float]:
     return found[sets[0]] if len(sets) == 1 else unprefixed(found)
 
 
-def _configure_runtime(asked: RunOptions) -> None:
+def _configure_runtime(asked: RunOptions, mode: str) -> None:
     if asked.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(asked.tf32)
+    told = asked.devices is not None or "CUDA_VISIBLE_DEVICES" in os.environ
+    gpus = tf.config.get_visible_devices("GPU")
     try:
+        if mode == "continuous_eval" and gpus and not told:
+            tf.config.set_visible_devices([], "GPU")
+            logging.warning(
+                "The evaluator leaves all GPUs to training. With "
+                "CUDA_VISIBLE_DEVICES set, it has those that it names."
+            )
         if asked.memory_growth:
             for gpu in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
@@ -220,8 +229,9 @@ def _configure_runtime(asked: RunOptions) -> None:
         )
     except RuntimeError:
         raise UserError(
-            "virtual_devices or memory_growth comes too late: TensorFlow is "
-            "already running in this process. Set it in a new process."
+            "virtual_devices, memory_growth or an evaluator comes too late: "
+            "TensorFlow is already running in this process. Set it in a new "
+            "process."
         ) from None
 
 

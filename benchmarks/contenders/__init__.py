@@ -58,6 +58,8 @@ def find(name: str) -> Entry:
     kind, _, form = name.partition(":")
     if kind == "trainer" and form:
         return Entry(f"Trainer, jit_compile={form}", "ours")
+    if kind == "distribute" and form.isdigit():
+        return Entry(f"bare tf.distribute loop, {form} a closure", kind)
     if name not in CONTENDERS:
         raise SystemExit(
             f"There is no contender {name!r}. Valid: {', '.join(CONTENDERS)}."

@@ -3,7 +3,7 @@
 The step of the bare loop, 100 of them in one call, on per-replica batches that
 are gathered at once. What it shows of loss and accuracy is this process's
 share, so that it has no reduction but that of the gradients. Under parameter
-servers a worker makes 50 steps in one closure.
+servers a worker makes 50 steps in one closure, or as many as its form says.
 """
 
 import json
@@ -102,7 +102,7 @@ def _run_with_servers(task: Task, orders: Orders) -> None:
         orders.serve()
     strategy = make_strategy(task)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    closure = min(_CLOSURE, task.unit)
+    closure = min(int(task.form or _CLOSURE), task.unit)
     loop = make_loop(task, strategy, closure)
     arrays = models.find(task.model).arrays(task.examples)
     feed = iter(

@@ -119,6 +119,7 @@ def run(task: Task, orders: Orders) -> None:
             train_steps=_STEPS,
             callbacks=[*callbacks, Turns(task.steps, orders, callbacks)],
             log_every=100 if task.callbacks is None else task.unit,
+            steps_per_loop=task.loop,
             virtual_devices=task.replicas if task.replicas > 1 else None,
         ) as built,
     ):

@@ -158,6 +158,34 @@ def test_a_worker_that_freezes_while_tensorflow_connects_is_named(runs, victim):
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", NAMES)
+def test_a_worker_that_tensorflow_cannot_connect_is_named(runs, victim):
+    """The others know it, and it is well: only its connection is missing."""
+    runs.plan(f"{victim} connect 0 hold")
+    limit = "--gin.MultiWorkerMirrored.start_seconds=30.0"
+    tasks = runs.tasks(limit, **PAIR)
+    sentence = must_name(tasks[other(victim)], victim, seconds=120)
+    assert "did not connect" in sentence
+    assert spoken(other(victim)) not in sentence
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", NAMES)
+def test_a_stop_that_is_shorter_than_allowed_is_survived(
+    runs, undisturbed, victim
+):
+    runs.plan(f"{victim} step 8 SIGSTOP")
+    silence = "--gin.MultiWorkerMirrored.silence_seconds=40.0"
+    tasks = runs.tasks(silence, **PAIR)
+    wait_for(lambda: is_stopped(tasks[victim].pid), "the stop")
+    time.sleep(14.0)
+    tasks[victim].signal(signal.SIGCONT)
+    for process in tasks.values():
+        process.must_end(0)
+    reading.assert_equal(runs.model_dir, undisturbed(**PAIR))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", NAMES)
 @pytest.mark.parametrize("point", ["step", "evaluation", "writing"])
 def test_a_frozen_worker_is_named(runs, victim, point):
     if (victim, point) == ("worker_1", "writing"):

@@ -97,10 +97,12 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
     }
     # One for the coordinator, and one for each task but an evaluator.
     with held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
+        # The coordinator's, the first, listens on 127.0.0.1 alone.
         sys.stdout.write(
             "ports open to the network during the run: "
-            f"{', '.join(map(str, ports))}. Anyone who can reach one can read "
-            "and write your files; docs/clusters.md says how to close them.\n"
+            f"{', '.join(map(str, ports[1:]))}. Anyone who can reach one can "
+            "read and write your files; docs/clusters.md says how to close "
+            "them.\n"
         )
         yield [
             make(job, index, environ={**environ, **own})

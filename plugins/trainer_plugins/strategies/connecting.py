@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,21 +35,48 @@ def lock_released() -> Iterator[None]:
         setattr(private.binding, private.CONNECT, private.connect)
 
 
-def configure_heartbeats(spec: tf.train.ClusterSpec, *, seconds: float) -> None:
-    """Sets the limit of TensorFlow's own heartbeats; before it connects.
+def configure_service(
+    spec: tf.train.ClusterSpec, *, heartbeat: float, start: float
+) -> None:
+    """Sets the limits of TensorFlow's own coordination; before it connects.
 
-    At its default of 10 s it would end a worker's operations before the
-    control plane has lost the worker and can name it.
+    At its defaults it would end a worker's operations after 10 s, before the
+    control plane has lost the worker and can name it, and wait for one that
+    does not connect for an hour, without a name.
+
+    Args:
+        spec: the cluster that it connects.
+        heartbeat: after how many seconds of silence a worker counts as lost.
+        start: after how many seconds connecting fails with the names of those
+            that are missing.
     """
     jobs = [
         private.CoordinatedJob(name=job, num_tasks=spec.num_tasks(job))
         for job in spec.jobs
     ]
-    private.eager_context().configure_coordination_service(
+    context = private.eager_context()
+    context.configure_coordination_service(
         "standalone",
         service_leader=private.coordination_leader(spec),
         coordinated_jobs=jobs,
-        heartbeat_timeout_in_ms=int(1000 * seconds),
+        heartbeat_timeout_in_ms=int(1000 * heartbeat),
+        cluster_register_timeout_in_ms=int(1000 * start),
+    )
+    # It has no argument, and without it the limit is for the leader alone.
+    config = context._coordination_service_config
+    config.cluster_register_with_barrier = True
+
+
+def unconnected(error: tf.errors.DeadlineExceededError) -> str:
+    """Why TensorFlow gave up connecting the workers, by its error."""
+    # Those that the leader has missed, or else the leader itself.
+    _, _, missing = error.message.partition("timed out task names:")
+    missing = missing.partition("\n\n")[0] or error.message
+    found = re.findall(r"/job:(\w+)/replica:0/task:(\d+)", missing)
+    names = sorted({f"{job} {index}" for job, index in found})
+    return (
+        f"TensorFlow did not connect {', '.join(names) or 'all tasks'} in "
+        "start_seconds: something may close the ports of the cluster"
     )
 
 

@@ -30,8 +30,9 @@ from trainer_plugins.control_plane.options import (
 from trainer_plugins.strategies.connecting import (
     abort_collectives,
     bounded,
-    configure_heartbeats,
+    configure_service,
     lock_released,
+    unconnected,
 )
 from trainer_plugins.strategies.devices import count, take_share
 from trainer_plugins.strategies.processes import (
@@ -41,6 +42,8 @@ from trainer_plugins.strategies.processes import (
 
 _JOBS = ("chief", "worker")
 _MIN_WORKERS = "TRAINER_MIN_WORKERS"
+# Seconds after a limit: whoever knows more should have spoken by then.
+_LATER = 30.0
 _IMPLEMENTATIONS = {
     "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
     "ring": tf.distribute.experimental.CommunicationImplementation.RING,
@@ -153,16 +156,19 @@ class MultiWorkerMirrored(ClusterStrategy):
         limit = self._control.start_seconds
         resolver = server_def_resolver(cluster, _JOBS)
         if self._agent is not None:
-            configure_heartbeats(
+            configure_service(
                 resolver.cluster_spec(),
-                seconds=self._control.silence_seconds + 10,
+                heartbeat=self._control.silence_seconds + _LATER,
+                start=limit,
             )
         try:
-            with self.watched(), bounded(limit), lock_released():
+            with self.watched(), bounded(limit + _LATER), lock_released():
                 return tf.distribute.MultiWorkerMirroredStrategy(
                     cluster_resolver=resolver,
                     communication_options=self._options,
                 )
+        except tf.errors.DeadlineExceededError as error:
+            raise StartAgain(unconnected(error)) from error
         except RuntimeError as error:
             # Aborting what a lost worker left behind starts TensorFlow, and
             # that is then too early for this strategy.

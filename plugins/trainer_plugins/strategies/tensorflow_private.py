@@ -10,9 +10,15 @@ eager_context = require("tensorflow.python.eager.context", "context")
 coordination_leader = require(
     "tensorflow.python.distribute.multi_worker_util", "coordination_leader"
 )
-CoordinatedJob = require(
-    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
-    "CoordinatedJob",
+_CONFIG = "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2"
+CoordinatedJob = require(_CONFIG, "CoordinatedJob")
+_ServiceConfig = require(_CONFIG, "CoordinationServiceConfig")
+require(_ServiceConfig(), "cluster_register_with_barrier")
+
+# Which worker a closure runs on has no public name outside of a graph.
+dispatch_context = require(
+    "tensorflow.python.distribute.coordinator.coordinator_context",
+    "get_current_dispatch_context",
 )
 
 # Neither XLA's own operations nor the part of a strategy that differs has a

@@ -13,6 +13,7 @@ a number, or `named`: those of `CUDA_VISIBLE_DEVICES`.
 import json
 import os
 import sys
+import tempfile
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework.device_spec import DeviceSpecV2
 
-from trainer import Trainer, UserError
+from trainer import Trainer, UserError, experiment
 from trainer_plugins import (
     CentralStorage,
     Default,
@@ -94,6 +95,25 @@ def trained(plugin):
     return [weight.tolist() for weight in model.get_weights()]
 
 
+def of_an_evaluator():
+    """The GPUs that a process beside training sees."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        experiment.build(
+            mode="continuous_eval",
+            model_dir=folder,
+            strategy="default",
+            trainer=lambda **given: Trainer(
+                lambda: keras.Sequential([keras.layers.Dense(4)]),
+                loss="mse",
+                data=lambda split: (np.zeros((8, 4)), np.zeros((8, 4))),
+                **given,
+            ),
+        ),
+    ):
+        return [one.name for one in tf.config.get_visible_devices("GPU")]
+
+
 class OfTensorFlow(MultiWorkerMirrored):
     """What TensorFlow makes of TF_CONFIG by its own resolver."""
 
@@ -111,6 +131,7 @@ CASES = {
     "of_tensorflow": lambda _: derived(OfTensorFlow()),
     "parameter_server": lambda _: derived(ParameterServer()),
     "serve": lambda _: ParameterServer().serve(),
+    "evaluator": lambda _: of_an_evaluator(),
     "trained_default": lambda _: trained(Default()),
     "trained_mirrored": lambda _: trained(Mirrored(all_reduce="reduce_to_one")),
     "trained_central_storage": lambda _: trained(CentralStorage()),

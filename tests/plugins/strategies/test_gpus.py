@@ -66,6 +66,17 @@ def test_one_process_uses_the_gpus_that_it_is_given():
         assert "1 of the 2 GPUs here are not used. --strategy=mirrored" in said
 
 
+def test_an_evaluator_beside_training_has_only_the_gpus_it_is_told():
+    told = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    for process, count in (
+        (start("evaluator", 2), 0),
+        (start("evaluator", 2, **told), 2),
+    ):
+        out, err = process.communicate(timeout=120)
+        assert len(json.loads(out.splitlines()[-1])) == count, err
+        assert ("leaves all GPUs to training" in err) == (count == 0)
+
+
 def test_replicas_on_gpus_train_as_one_device_does():
     cases = ("trained_default", 0), ("trained_mirrored", 2)
     cases = (*cases, ("trained_central_storage", 3))

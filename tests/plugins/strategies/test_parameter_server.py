@@ -8,44 +8,12 @@ from trainer_plugins import ParameterServer
 from trainer_plugins.strategies.parameter_server.counters import (
     StepCounts,
 )
-from trainer_plugins.strategies.parameter_server.worker_pool import (
-    cut_into_rounds,
-)
 
 TWO_AND_ONE = {
     "worker_hosts": "a:1,b:1",
     "ps_hosts": "c:1",
     "task_type": "chief",
 }
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("steps_per_closure", [None, 1, 5])
-@pytest.mark.parametrize("bound", [None, 0, 1, 2, 3, 7, 100])
-def test_rounds_keep_the_bound(workers, steps_per_closure, bound):
-    for num_steps in range(1, 60):
-        rounds = cut_into_rounds(
-            num_steps,
-            num_workers=workers,
-            steps_per_closure=steps_per_closure,
-            max_staleness=bound,
-        )
-        sizes = [size for sizes in rounds for size in sizes]
-        assert sum(sizes) == num_steps
-        assert min(sizes) > 0
-        if steps_per_closure:
-            assert max(sizes) <= steps_per_closure
-        for one in rounds:
-            if bound is not None:
-                assert sum(one) - min(one) <= bound
-                assert len(one) <= workers
-
-
-def test_a_worker_does_its_share_in_four_closures():
-    (only,) = cut_into_rounds(
-        100, num_workers=2, steps_per_closure=None, max_staleness=None
-    )
-    assert only == [12] * 8 + [4]
 
 
 @pytest.mark.parametrize(

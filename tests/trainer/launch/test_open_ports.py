@@ -37,12 +37,10 @@ def in_a_namespace():
 def test_open_ports_are_named(tmp_path):
     done = launch(tmp_path)
     assert done.returncode == 0, done.stderr
-    # The coordinator's and the worker's.
-    named = re.search(
-        r"ports open to the network .*?: (\d+), (\d+)\.", done.stdout
-    )
+    # The worker's; the coordinator's is for this machine alone.
+    named = re.search(r"ports open to the network .*?: (\d+)\.", done.stdout)
     assert named
-    assert all(0 < int(port) < 65536 for port in named.groups())
+    assert 0 < int(named[1]) < 65536
     assert "docs/clusters.md" in done.stdout
 
 

@@ -67,6 +67,14 @@ def resolve(
             "which the pods reach each other."
         )
     name, index = _pod(environ)
+    # `JOBSET-REPLICATED_JOB-JOB-POD`, behind a service of the JobSet's name.
+    job = re.fullmatch(rf"{re.escape(service)}-.+-(\d+)", name)
+    if job and not index and 0 < int(job[1]) < total:
+        raise UserError(
+            f"{SOURCE}: {name}-{index} is the first pod of job {job[1]} of the "
+            f"JobSet {service}, but tasks are the pods of one job. Give it "
+            f"{total} completions and one replica, or set TF_CONFIG in each."
+        )
     port = read_number(environ, _PORT, default=2222, least=1, most=65535)
     if index >= total:
         raise UserError(

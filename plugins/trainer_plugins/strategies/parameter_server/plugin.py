@@ -37,6 +37,7 @@ from trainer_plugins.strategies.parameter_server.serving import (
     departing,
     start_server,
 )
+from trainer_plugins.strategies.parameter_server.step_ranges import StepRanges
 from trainer_plugins.strategies.parameter_server.worker_pool import (
     Closures,
     WorkerPool,
@@ -76,9 +77,9 @@ class ParameterServer(ClusterStrategy):
         ps_hosts: `host:port` of each parameter server.
         task_type: `"chief"`, `"worker"` or `"ps"`.
         task_index: this process's index within its job.
-        steps_per_closure: steps that are scheduled as one unit; a unit that a
-            worker leaves unfinished is repeated. Defaults to a quarter of a
-            worker's share of a host loop.
+        steps_per_closure: the most steps that a worker is given at once, and
+            that are repeated if it dies. Defaults to a quarter of its share of
+            a host loop; a slow worker's share is small.
         max_staleness: the most updates between reading the weights and
             applying the gradient, except in a closure that is repeated after
             a worker's death. 0 runs one worker at a time, `None` sets no
@@ -140,12 +141,15 @@ class ParameterServer(ClusterStrategy):
                 "python -m trainer.launch --num_workers=2 --num_ps=1 -- ..."
             )
         self.cluster = cluster
-        self._num_workers = len(cluster.jobs["worker"])
-        self._steps_per_closure = steps_per_closure
-        self._max_staleness = max_staleness
+        workers = len(cluster.jobs["worker"])
+        self._ranges = StepRanges(
+            num_workers=workers,
+            steps_per_closure=steps_per_closure,
+            max_staleness=max_staleness,
+        )
         # With one thread the coordinator deadlocks, and more than cores would
         # only wait for each other's work.
-        self._threads = max(os.cpu_count() or 1, self._num_workers + 1)
+        self._threads = max(os.cpu_count() or 1, workers + 1)
         self._control = Options(
             start_seconds=start_seconds,
             silence_seconds=silence_seconds,
@@ -204,12 +208,10 @@ class ParameterServer(ClusterStrategy):
                 raise UserError(f"{_ONE_GPU} These have {gpus}.")
             self._worker_pool = WorkerPool(
                 strategy,
-                num_workers=self._num_workers,
                 agent=agent,
                 plugin=self,
                 counts=self._counts,
-                steps_per_closure=self._steps_per_closure,
-                max_staleness=self._max_staleness,
+                ranges=self._ranges,
             )
         # The chief evaluates on its own. Without this, TensorFlow would warn
         # at each call that no coordinator schedules it.

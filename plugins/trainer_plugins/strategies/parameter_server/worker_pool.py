@@ -23,51 +23,17 @@ from trainer_plugins.strategies.parameter_server.counters import (
     StepCounts,
     with_staleness,
 )
+from trainer_plugins.strategies.parameter_server.step_ranges import StepRanges
 from trainer_plugins.strategies.processes import ClusterStrategy
+from trainer_plugins.strategies.tensorflow_private import dispatch_context
 
 # How often the chief checks for lost servers while it waits for workers.
 _POLL_SECONDS = 0.5
-# In a host loop. To schedule one takes some 5 ms.
-_CLOSURES_PER_WORKER = 4
 # The name under which its mean is logged.
 _STALENESS = "staleness"
 
-
-def cut_into_rounds(
-    num_steps: int,
-    *,
-    num_workers: int,
-    steps_per_closure: int | None,
-    max_staleness: int | None,
-) -> list[list[int]]:
-    """Divides the steps of a host loop into rounds of closures.
-
-    Each round is joined before the next one starts. With bounded staleness, a
-    round is so small that its other closures hold no more steps than the
-    bound: only their updates can fall between a read and its own update.
-
-    Args:
-        num_steps: of the host loop.
-        num_workers: how many workers share them.
-        steps_per_closure: see `ParameterServer`.
-        max_staleness: see `ParameterServer`.
-
-    Returns:
-        For each round, the number of steps of each of its closures.
-    """
-    share = -(-num_steps // num_workers)
-    # Several closures per worker, so that one that dies or is slow leaves
-    # only a part of its share to the others.
-    size = steps_per_closure or max(1, share // _CLOSURES_PER_WORKER)
-    per_round = num_steps
-    if max_staleness is not None:
-        per_round = min(num_workers, max_staleness + 1)
-        if per_round > 1:
-            size = min(size, max_staleness // (per_round - 1))
-    sizes = [size] * (num_steps // size)
-    if num_steps % size:
-        sizes.append(num_steps % size)
-    return [sizes[i : i + per_round] for i in range(0, len(sizes), per_round)]
+# Where the chief itself computes.
+_HERE = "/job:chief/replica:0/task:0/device:CPU:0"
 
 
 def _queue() -> tf.Tensor:
@@ -119,29 +85,22 @@ def _check_input(make: Callable[[Any], tf.data.Dataset]) -> None:
 
 
 class WorkerPool:
-    """Schedules loops of steps on workers, and waits for them.
-
-    `steps_per_closure` and `max_staleness` are those of `ParameterServer`.
-    """
+    """Schedules loops of steps on workers, and waits for them."""
 
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
         *,
-        num_workers: int,
         agent: Agent,
         plugin: ClusterStrategy,
         counts: StepCounts,
-        steps_per_closure: int | None,
-        max_staleness: int | None,
+        ranges: StepRanges,
     ) -> None:
         self.strategy = strategy
-        self._num_workers = num_workers
         self._agent = agent
         self._plugin = plugin
         self._counts = counts
-        self._steps_per_closure = steps_per_closure
-        self._max_staleness = max_staleness
+        self._ranges = ranges
         # Numbers of the newest input, and of its next batch.
         self._input = self._next = 0
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
@@ -206,47 +165,53 @@ class WorkerPool:
             StartAgain: a parameter server is lost, and the variables with it.
         """
         # A worker that dies within these steps makes another one repeat its
-        # closure.
+        # range.
         before, losses = self._counts.values(), self._agent.losses
-        results = []
-        rounds = cut_into_rounds(
-            num_steps,
-            num_workers=self._num_workers,
-            steps_per_closure=self._steps_per_closure,
-            max_staleness=self._max_staleness,
-        )
-        for sizes in rounds:
-            named = []
-            for size in sizes:
-                named.append((self._input, self._next, size))
-                self._next += size
-            results += self._run(loop, iterator, named)
+        self._ranges.begin(range(self._next, self._next + num_steps))
+        self._next += num_steps
+        self._run(loop, iterator)
+        self._ranges.warn_of_slow()
         self._counts.correct(
             before,
             updates=self.updates,
             num_steps=num_steps,
             losses=self._agent.losses - losses,
         )
-        return results
+        # In the order of steps, not of finishing: the last bits of a sum depend
+        # on it.
+        return [found for _, found in sorted(self._ranges.results.items())]
 
-    def _run(
-        self,
-        loop: Callable[..., Any],
-        iterator: Any,
-        ranges: list[tuple[int, int, int]],
-    ) -> list[Any]:
+    def _run(self, loop: Callable[..., Any], iterator: Any) -> None:
         """Runs a loop on free workers, once for each range of steps."""
-        coordinator = self._coordinator
+        # The public `schedule` takes a graph, which cannot know its worker.
+        cluster, ranges = self._coordinator._cluster, self._ranges
+
+        def work(of_worker: Any) -> None:
+            worker = dispatch_context().worker_index
+            while (steps := ranges.take(worker)) is not None:
+                named = self._input, steps.start, len(steps)
+                try:
+                    # Neither made there nor read from there: TensorFlow would
+                    # keep Python's lock while it waits for the worker.
+                    with tf.device(_HERE):
+                        # As a tensor: each Python number would be traced.
+                        given = tf.constant(named, tf.int64)
+                    found = loop(of_worker, given)
+                    with tf.device(_HERE):
+                        found = tf.identity(found)
+                    ranges.finish(worker, found.numpy())
+                except BaseException:
+                    ranges.give_back(worker)
+                    raise
+
         with self._plugin.watched(), outside_graph():
-            # As a tensor: each Python number would be traced.
-            scheduled = [
-                coordinator.schedule(
-                    loop, args=(iterator, tf.constant(named, tf.int64))
-                )
-                for named in ranges
-            ]
+            # So that an error ends what others are at.
+            cancel = cluster.closure_queue._cancellation_mgr
+            loop = cancel.get_cancelable_function(loop)
+            # Each worker stays until all steps are done.
+            for _ in range(ranges.num_workers):
+                cluster.schedule(work, args=(iterator,), kwargs=None)
             self._join()
-            return [coordinator.fetch(one) for one in scheduled]
 
     def _join(self) -> None:
         """Waits for the workers, unless a parameter server is lost."""
@@ -274,14 +239,14 @@ class Closures(GraphLoop):
         carried: Sequence[Sums | None] = (None,),
     ) -> list[Sums]:
         """See `GraphLoop.__call__`."""
-        results = self._worker_pool.train(self._loop, iterator, num_steps)
+        results = self._worker_pool.train(
+            self._traced_loop(iterator), iterator, num_steps
+        )
         packing = self.packing
         assert packing is not None  # A worker has traced the step.
         found = []
         for sums in carried:
             row = packing.rows(sums.by_replica() if sums else {}, 1)[0]
-            # In the order of scheduling, not of finishing: the last bits of a
-            # sum depend on it.
             for of_step in itertools.chain.from_iterable(results):
                 row += of_step
             found.append(Sums(packing, row[np.newaxis, np.newaxis]))
@@ -289,9 +254,14 @@ class Closures(GraphLoop):
 
     def trace(self, iterator: Any) -> None:
         """Traces what is scheduled; a worker makes it its own at first use."""
+        self._traced_loop(iterator)
+
+    def _traced_loop(self, iterator: Any) -> Any:
+        # Of one worker's iterator, as TensorFlow's own closures have it.
+        spec = tf.type_spec_from_value(iterator)._component_specs
         with outside_graph(), self._worker_pool.strategy.scope():
-            self._loop.get_concrete_function(
-                tf.type_spec_from_value(iterator), tf.TensorSpec([3], tf.int64)
+            return self._loop.get_concrete_function(
+                spec, tf.TensorSpec([3], tf.int64)
             )
 
     def _named_steps(self, iterator: Any, named: tf.Tensor) -> tf.Tensor:

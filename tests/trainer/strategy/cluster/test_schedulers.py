@@ -123,6 +123,14 @@ ROWS += [
     ({"TRAINER_SERVICE": "peers"}, "TRAINER_NUM_WORKERS is not"),
     (POD | {"TRAINER_NUM_WORKERS": ""}, "TRAINER_NUM_WORKERS is not"),
     (POD | {"TF_CONFIG": ONE, "JOB_COMPLETION_INDEX": "1"}, "this is worker 0"),
+    # A JobSet's pods: of one replicated job with three completions, and of one
+    # with three replicas of one pod each; and Jobs that are called alike.
+    (POD | {"HOSTNAME": "peers-net-0-2"}, "worker 2"),
+    (POD | {"HOSTNAME": "peers-net-0-0"}, "worker 0"),
+    (POD | {"HOSTNAME": "peers-net-1-0"}, "job 1 of the JobSet peers.*complet"),
+    (POD | {"HOSTNAME": "peers-net-2-0"}, "job 2 of the JobSet peers"),
+    (POD | {"HOSTNAME": "peers-net-7-0"}, "worker 0"),
+    (POD | {"HOSTNAME": "net-1-0"}, "worker 0"),
 ]
 for name in ("NUM_WORKERS", "SERVICE", "NUM_PS", "PORT", "MIN_WORKERS"):
     right = f"TRAINER_{name}"
@@ -141,6 +149,24 @@ def of_tf_config(cluster, task=None, **more):
     return {"TF_CONFIG": json.dumps(found | more)}
 
 
+def of_vertex(pool, index=0, **pools):
+    found = {"cluster": pools, "task": {"type": pool, "index": index}}
+    found |= {"environment": "cloud", "job": "{}"}
+    return {"CLUSTER_SPEC": json.dumps(found)}
+
+
+POOLS = {"workerpool0": ["a:1"], "workerpool1": ["b:1", "c:1"]}
+ROWS += [
+    (of_vertex("workerpool0", **POOLS), "chief 0"),
+    (of_vertex("workerpool1", 1, **POOLS), "worker 1"),
+    (of_vertex("workerpool2", **POOLS, workerpool2=["d:1"]), "ps 0"),
+    (of_vertex("workerpool3", **POOLS, workerpool3=["d:1"]), "evaluator 0"),
+    (of_vertex("workerpool1", 2, **POOLS), "CLUSTER_SPEC.*worker 2"),
+    (of_vertex("workerpool1", **POOLS) | {"TF_CONFIG": ONE}, "worker 0"),
+    (of_vertex("workerpool1", 1, **POOLS) | {"RANK": "1"}, "worker 1"),
+    ({"CLUSTER_SPEC": "{}"}, None),
+    ({"CLUSTER_SPEC": "yes"}, "CLUSTER_SPEC: Invalid JSON"),
+]
 TWO = {"worker": ["a:1", "b:1"]}
 ROWS += [
     ({"TF_CONFIG": '{"Cluster": {"worker": ["a:1"]}}'}, "mean 'cluster'"),
