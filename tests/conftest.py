@@ -18,6 +18,11 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # No test may depend on what another one has cached, or the user has.
 _CACHE = tempfile.TemporaryDirectory()
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    # Each of a thousand processes would compile TensorFlow and all else anew.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.path.join(_CACHE.name, "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -32,23 +37,35 @@ def pytest_addoption(parser):
 
 # Handed out first, so that no process is left alone with one at the end.
 LONG_FILES = (
-    "conformance/test_conformance.py",
     "trainer/loop/test_compiled_form.py",
-    "trainer/cli/test_cli_surroundings.py",
-    "frozen/test_numbers.py",
-    "trainer/runtime/test_links.py",
-    "trainer/step/losses/test_shapes.py",
-    "faults/test_one_process.py",
-    "faults/test_two_workers.py",
+    "conformance/test_conformance.py",
+    "trainer/step/losses/test_as_fit.py",
     "trainer/step/metrics/test_metric_set.py",
+    "faults/test_two_workers.py",
+    "trainer/step/reductions/test_empty_replica.py",
+    "frozen/test_numbers.py",
+    "plugins/tpu/test_programs.py",
+    "frozen/test_interrupted.py",
+    "trainer/python/test_keras_surface.py",
+    "trainer/python/test_objects.py",
+    "faults/test_one_process.py",
+    "trainer/data/test_static_batches.py",
+    "trainer/step/reductions/test_all_gather.py",
+    "trainer/step/reductions/test_uneven.py",
+    "trainer/checkpoint/test_checkpoint_cuts.py",
+    "plugins/tpu/test_tpu_check.py",
+    "conformance/test_divergence.py",
+    "experiments/test_experiments_codebook.py",
     "trainer/step/test_divergence_guard.py",
+    "trainer/step/test_xla_replicas.py",
+    "trainer/runtime/test_signals.py",
     "plugins/control_plane/test_joining.py",
     "trainer/strategy/test_stack_loop.py",
-    "trainer/runtime/test_run_lock.py",
-    "trainer/runtime/test_signals.py",
-    "frozen/test_interrupted.py",
+    "trainer/runtime/test_links.py",
+    "trainer/step/losses/test_shapes.py",
     "test_end_to_end.py",
-    "trainer/data/test_static_batches.py",
+    "trainer/cli/test_cli_surroundings.py",
+    "trainer/runtime/test_run_lock.py",
 )
 
 

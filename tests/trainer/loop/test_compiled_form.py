@@ -57,15 +57,11 @@ def written(folder):
     return json.dumps(lines(folder))
 
 
-def train(folder, *lengths, callbacks=(), **options):
-    """Trains to each of the lengths, the last time with a new Trainer."""
-    for steps in lengths:
-        made = make(**options)
-        made.train(
-            steps,
-            model_dir=str(folder),
-            callbacks=[JsonLines(), Checkpoint(every=250), *callbacks],
-        )
+def train(folder, steps, made=None):
+    """Trains to a step, by a new Trainer or one that goes on."""
+    made = make() if made is None else made
+    callbacks = [JsonLines(), Checkpoint(every=250)]
+    made.train(steps, model_dir=str(folder), callbacks=callbacks)
     return made
 
 
@@ -216,19 +212,16 @@ def test_a_draw_that_stays_another_is_found(kind, operation, caplog):
 def test_equal_runs_end_in_equal_bytes_however_they_were_cut(tmp_path):
     whole = train(tmp_path / "whole", 600)
     assert whole._run.spec.form == "xla_stack"
-    # By a Trainer that begins before the switch, and one that does after it.
-    cut = train(tmp_path / "cut", 300, 550, 600)
-    assert cut._run.spec.form == "xla_stack"
+    # A Trainer goes on across the switch, and a new one after it.
+    first = train(tmp_path / "cut", 300)
+    assert first._run.spec.form == "graph"
+    train(tmp_path / "cut", 550, first)
+    cut = train(tmp_path / "cut", 600)
+    for one in (first, cut):
+        assert one._run.spec.form == "xla_stack"
     for one, its in zip(weights(whole), weights(cut), strict=True):
         assert one.tobytes() == its.tobytes()
     assert written(tmp_path / "cut") == written(tmp_path / "whole")
-    # The same Trainer goes on, too.
-    made = make()
-    made.train(300)
-    assert made._run.spec.form == "graph"
-    made.train(600)
-    for one, its in zip(weights(whole), weights(made), strict=True):
-        assert one.tobytes() == its.tobytes()
 
 
 def test_a_run_rolls_back_across_the_switch(tmp_path):
