@@ -46,7 +46,6 @@ _LOOP = record(
     },
     {
         "is_within": bool,
-        "configuration": str | None,
         "compared": dict[str, str],
         "logged": record({}, {"waiting": LOGGED, "of_epoch": _NUMBERS}).kind,
         "steps_per_loop": Positive,
@@ -73,7 +72,7 @@ _OF_LOOP = {
 _VARIABLE = record({"path": str, "shape": list[Count]})
 _HOST = record(
     {"variables": dict[str, list[_VARIABLE.kind]]},  # type: ignore[name-defined]
-    _OF_LOOP,
+    {**_OF_LOOP, "fingerprint": str | None},
 )
 
 

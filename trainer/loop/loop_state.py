@@ -75,6 +75,7 @@ class LoopState:
                 for key, state in self._callbacks.states().items()
                 if state
             },
+            "fingerprint": self._asked["configuration"],
             "logs": self._reporter.logs,
             "loop": self._position(),
             "times": {
@@ -112,7 +113,6 @@ class LoopState:
             "asked_steps_per_loop": self.steps_per_loop,
             "compared": dict(self.compared),
             "logged": run.logged.state(),
-            "configuration": self._asked["configuration"],
             "stopped": stopped,
         }
 
@@ -133,6 +133,7 @@ class LoopState:
         # A snapshot that was taken outside of a loop has nothing of one.
         if "loop" not in host:
             return
+        self._run.saved_under = host.get("fingerprint")
         self._reporter.logs = dict(host["logs"])
         self._load_position(host["loop"])
         self._load_stop(host["loop"]["stopped"])
@@ -184,7 +185,6 @@ class LoopState:
         self.compared.clear()
         self.compared.update(position.get("compared", {}))
         self._run.logged.load_state(position.get("logged", {}))
-        self._run.saved_under = position.get("configuration")
         # A length that was too slow stays halved, unless the user has changed
         # steps_per_loop.
         if position["asked_steps_per_loop"] == self.steps_per_loop:
