@@ -84,9 +84,11 @@ def global_half():
 def tiny_gradients(**options):
     """Gradients of about 1e-9, which float16 cannot hold."""
     trainer = make(
-        loss=lambda y, y_pred: 1e-9 * (y_pred - y)[:, 0],
-        optimizer=lambda: keras.optimizers.SGD(1e6),
-        **options,
+        **{
+            "loss": lambda y, y_pred: 1e-9 * (y_pred - y)[:, 0],
+            "optimizer": lambda: keras.optimizers.SGD(1e6),
+            **options,
+        }
     )
     before = trainer.model.get_weights()
     trainer.train(1)
@@ -99,6 +101,17 @@ def test_a_global_policy_of_float16_has_a_loss_scale(global_half):
         UserError, match="float16, whose loss scale cannot reach"
     ):
         make(Own).train(1)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_compile_says_whether_float16_has_a_loss_scale(scaled):
+    def model():
+        made = keras.Sequential(layers())
+        made.compile(keras.optimizers.SGD(1e6), auto_scale_loss=scaled)
+        return made
+
+    half = {"precision": "mixed_float16", "optimizer": None}
+    assert (tiny_gradients(model=model, **half) > 0) == scaled
 
 
 def test_a_layer_of_float16_has_a_loss_scale():

@@ -87,9 +87,7 @@ def build_parts(
                 own_step=recipe.has_own("train_step"),
             )
             step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-            loss_scale = _loss_scale(
-                recipe.optimizer, made, own_step=recipe.has_own("train_step")
-            )
+            loss_scale = _loss_scale(recipe, made)
             ema = recipe.ema_momentum and MovingAverage(
                 [native(v) for v in trainable],
                 momentum=recipe.ema_momentum,
@@ -195,27 +193,27 @@ def build_model(
     return model
 
 
-def _loss_scale(
-    optimizer: Any, model: keras.Model, *, own_step: bool
-) -> LossScale | None:
+def _loss_scale(recipe: Recipe, model: keras.Model) -> LossScale | None:
     """A loss scale, if a layer computes in float16 or the optimizer has one.
 
     Raises:
         UserError: a layer does, and the Trainer overrides `train_step`.
     """
     half = any(one.compute_dtype == "float16" for one in all_layers(model))
-    if half and own_step:
+    if half and recipe.has_own("train_step"):
         raise UserError(
             "The model computes in float16, whose loss scale cannot reach an "
             "overridden train_step. Use mixed_bfloat16."
         )
+    optimizer = recipe.optimizer
     # Ours in its place: it decides on reduced gradients, alike on all replicas.
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         scale = optimizer.initial_scale
         if optimizer.built:
             scale = keras.ops.convert_to_numpy(optimizer.dynamic_scale)
         return LossScale(scale, optimizer.dynamic_growth_steps)
-    return LossScale() if half else None
+    # `compile` has decided it, by its auto_scale_loss and the model's dtype.
+    return LossScale() if half and not recipe.has_compiled_optimizer else None
 
 
 def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:

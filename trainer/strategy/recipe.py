@@ -115,6 +115,11 @@ class Recipe:
         """How steps are compiled until a run chooses."""
         return Form.of(self.jit_compile) or Form.GRAPH
 
+    @property
+    def has_compiled_optimizer(self) -> bool:
+        """Whether the optimizer is the one that the model is compiled with."""
+        return self.optimizer is not self._own["optimizer"]
+
     def check_class_weight(self, weights: dict[int, float] | None) -> None:
         """Checks that weights of classes can be honored.
 
