@@ -350,7 +350,9 @@ def main() -> None:
     _site_path = sys.path[1:]
     import gin  # noqa: F401
     import keras  # noqa: F401
+    import pydantic.type_adapter  # noqa: F401
     import rich.progress  # noqa: F401
+    import tensorboard.plugins.hparams.summary_v2  # noqa: F401
     import tensorflow as tf
 
     # Keras and the parts of TensorFlow are loaded at their first use.
