@@ -15,6 +15,7 @@ from trainer.step.keras.private import (
     lambda_options,
     native,
     put,
+    symbolic_inputs,
 )
 from trainer.strategy.hand_over import (
     hand_over_attributes,
@@ -182,6 +183,7 @@ def copy_of(model: keras.Model) -> keras.Model:
             if kind.__module__.partition(".")[0] == "keras":
                 return keras.models.clone_model(
                     model,
+                    input_tensors=_sparse_inputs(model),
                     clone_function=_copy_of_layer,
                     recursive=True,
                 )
@@ -194,6 +196,24 @@ def copy_of(model: keras.Model) -> keras.Model:
             f"({type(error).__name__}). Pass a function that makes the model: "
             "Trainer(model=lambda: ...)."
         ) from None
+
+
+def _sparse_inputs(model: keras.Model) -> Any:
+    """Inputs for a copy, which Keras would make dense; `None` if they are.
+
+    A dense one refuses a sparse tensor that names a place twice.
+    """
+    if not any(one.sparse for one in symbolic_inputs(model).values()):
+        return None
+    return keras.tree.map_structure(
+        lambda one: keras.Input(
+            batch_shape=one.shape,
+            dtype=one.dtype,
+            sparse=one.sparse,
+            name=one.name,
+        ),
+        model.input,
+    )
 
 
 def _copy_of_layer(layer: keras.Layer) -> keras.Layer:
