@@ -33,14 +33,14 @@ MOST_LINES = {
     "trainer/python": 538,
     "trainer/runtime": 1307,
     "trainer/step": 4932,
-    "trainer/strategy": 1956,
+    "trainer/strategy": 1970,
     "trainer/tools": 572,
     "trainer/values": 482,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 730,
     "plugins/trainer_plugins/control_plane": 982,
     "plugins/trainer_plugins/loggers": 637,
-    "plugins/trainer_plugins/strategies": 2110,
+    "plugins/trainer_plugins/strategies": 2127,
     "experiments": 852,
 }
 LONGEST_MODULE = 350

@@ -63,7 +63,7 @@ def configure_service(
         cluster_register_timeout_in_ms=int(1000 * start),
     )
     # It has no argument, and without it the limit is for the leader alone.
-    config = context._coordination_service_config
+    config = private.service_config(context)
     config.cluster_register_with_barrier = True
 
 

@@ -19,13 +19,13 @@ from trainer.plugin_api import (
     outside_graph,
 )
 from trainer_plugins.control_plane.agent import Agent
+from trainer_plugins.strategies import tensorflow_private as private
 from trainer_plugins.strategies.parameter_server.counters import (
     StepCounts,
     with_staleness,
 )
 from trainer_plugins.strategies.parameter_server.step_ranges import StepRanges
 from trainer_plugins.strategies.processes import ClusterStrategy
-from trainer_plugins.strategies.tensorflow_private import dispatch_context
 
 # How often the chief checks for lost servers while it waits for workers.
 _POLL_SECONDS = 0.5
@@ -187,7 +187,7 @@ class WorkerPool:
         cluster, ranges = self._coordinator._cluster, self._ranges
 
         def work(of_worker: Any) -> None:
-            worker = dispatch_context().worker_index
+            worker = private.dispatch_context().worker_index
             while (steps := ranges.take(worker)) is not None:
                 named = self._input, steps.start, len(steps)
                 try:
@@ -206,8 +206,7 @@ class WorkerPool:
 
         with self._plugin.watched(), outside_graph():
             # So that an error ends what others are at.
-            cancel = cluster.closure_queue._cancellation_mgr
-            loop = cancel.get_cancelable_function(loop)
+            loop = private.cancelable(loop, cluster.closure_queue)
             # Each worker stays until all steps are done.
             for _ in range(ranges.num_workers):
                 cluster.schedule(work, args=(iterator,), kwargs=None)
@@ -258,7 +257,7 @@ class Closures(GraphLoop):
 
     def _traced_loop(self, iterator: Any) -> Any:
         # Of one worker's iterator, as TensorFlow's own closures have it.
-        spec = tf.type_spec_from_value(iterator)._component_specs
+        spec = private.parts_of(iterator)
         with outside_graph(), self._worker_pool.strategy.scope():
             return self._loop.get_concrete_function(
                 spec, tf.TensorSpec([3], tf.int64)
