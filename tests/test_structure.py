@@ -27,7 +27,7 @@ MOST_LINES = {
     "trainer": 1237,
     "trainer/checkpoint": 1086,
     "trainer/cli": 1449,
-    "trainer/data": 1250,
+    "trainer/data": 1252,
     "trainer/launch": 759,
     "trainer/loop": 2637,
     "trainer/python": 538,

@@ -175,6 +175,8 @@ def _common_shape(parts: tuple[Any, ...]) -> list[int | None]:
             f"shapes {', '.join(str(part.shape) for part in parts)}."
         )
     sizes = zip(*(part.shape[1:] for part in parts), strict=True)
+    if not len(parts[0].shape):
+        return []
     return [None, *(s[0] if len(set(s)) == 1 else None for s in sizes)]
 
 
