@@ -32,7 +32,7 @@ MOST_LINES = {
     "trainer/loop": 2637,
     "trainer/python": 538,
     "trainer/runtime": 1307,
-    "trainer/step": 4932,
+    "trainer/step": 4930,
     "trainer/strategy": 1970,
     "trainer/tools": 572,
     "trainer/values": 482,

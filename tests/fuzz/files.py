@@ -180,21 +180,21 @@ def run_directories(rng: random.Random) -> list[Case]:
             "untouched", SENSE, ["--train_steps=6"], damage=lambda folder: None
         )
     ]
-    for number in range(80):
-        seed = rng.randrange(2**32)
+    return cases + [
+        _damaged(rng, f"damage {number}", ["--train_steps=6"])
+        for number in range(80)
+    ]
 
-        def damage(folder: pathlib.Path, seed: int = seed) -> str:
-            return _damage(folder, random.Random(seed))
 
-        cases.append(
-            Case(
-                f"damage {number} (seed {seed})",
-                EITHER,
-                ["--train_steps=6"],
-                damage=damage,
-            )
-        )
-    return cases
+def _damaged(rng: random.Random, name: str, flags: list[str]) -> Case:
+    """A command on a run with one damage of its own."""
+    seed = rng.randrange(2**32)
+    return Case(
+        f"{name} (seed {seed})",
+        EITHER,
+        flags,
+        damage=lambda folder: _damage(folder, random.Random(seed)),
+    )
 
 
 # What a user has put beside a run, and into its folders.
@@ -207,23 +207,15 @@ RECORDS = {"run.json", "run.lock", "stderr.txt"}
 
 def other_modes(rng: random.Random) -> list[Case]:
     """A finished run whose files are damaged, and that is read."""
-    cases = []
-    for number in range(36):
-        mode = ("eval", "export", "continuous_eval", "check")[number % 4]
-        seed = rng.randrange(2**32)
-
-        def damage(folder: pathlib.Path, seed: int = seed) -> str:
-            return _damage(folder, random.Random(seed))
-
-        cases.append(
-            Case(
-                f"{mode} {number} (seed {seed})",
-                EITHER,
-                [f"--mode={mode}", "--gin.run.eval_timeout='2s'"],
-                damage=damage,
-            )
+    modes = ("eval", "export", "continuous_eval", "check") * 9
+    return [
+        _damaged(
+            rng,
+            f"{mode} {number}",
+            [f"--mode={mode}", "--gin.run.eval_timeout='2s'"],
         )
-    return cases
+        for number, mode in enumerate(modes)
+    ]
 
 
 def folders_of_others(rng: random.Random) -> list[Case]:

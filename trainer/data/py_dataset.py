@@ -174,9 +174,9 @@ def _common_shape(parts: tuple[Any, ...]) -> list[int | None]:
             "The batches of a PyDataset have different numbers of axes: "
             f"shapes {', '.join(str(part.shape) for part in parts)}."
         )
-    sizes = zip(*(part.shape[1:] for part in parts), strict=True)
     if not len(parts[0].shape):
         return []
+    sizes = zip(*(part.shape[1:] for part in parts), strict=True)
     return [None, *(s[0] if len(set(s)) == 1 else None for s in sizes)]
 
 

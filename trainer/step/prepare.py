@@ -238,15 +238,13 @@ def _check_carried(
             "that sum over examples, such as those made of keras.metrics.Mean."
         )
     if training and not spec.is_whole(training=True):
+        or_else = (
+            " If it is a sum over examples, say so: additive = True in its "
+            "class, or trainer.additive(metric)."
+        )
         raise UserError(
             f"{what} over the parts that replicas or micro-batches make of a "
             "training batch. Measure it in evaluations alone, by "
             "trainer.WholeSetMetric, or train on one replica without "
-            "accumulation_steps. "
-            + (
-                ""
-                if is_kept
-                else "If it is a sum over examples, say so: "
-                "additive = True in its class, or trainer.additive(metric)."
-            )
+            f"accumulation_steps.{'' if is_kept else or_else}"
         )

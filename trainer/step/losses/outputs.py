@@ -216,13 +216,6 @@ def _spread(positions: Any, value: Any, found: list[Any]) -> bool:
     )
 
 
-class _Weighed(SimpleNamespace):
-    """A leaf of a structure: a loss and its weight."""
-
-    def __init__(self, loss: Any, weight: Any) -> None:
-        super().__init__(loss=loss, weight=weight)
-
-
 def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
     """The losses of the outputs, in their order; of one there may be several.
 
@@ -256,7 +249,11 @@ def losses_of(loss: Any, weights: Any, outputs: Outputs) -> list[OutputLoss]:
             f"loss_weights = {weights!r} does not fit the losses. Valid: a "
             "number, or one for each of them."
         )
-    pairs = list(map(_Weighed, leaves, factors))
+    # No tuples: each is one leaf.
+    pairs = [
+        SimpleNamespace(loss=one, weight=factor)
+        for one, factor in zip(leaves, factors, strict=True)
+    ]
     loss = keras.tree.pack_sequence_as(loss, pairs)
     if isinstance(loss, Mapping) and outputs.are_named_in(loss):
         loss = outputs.split(loss, what="loss")

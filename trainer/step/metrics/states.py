@@ -200,7 +200,7 @@ def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
 class Kept(Ordered):
     """One whose own `reset_state` keeps something.
 
-    It has one state, and `reset_state` is called as `fit` does: at the begin
+    It has one state, and `reset_state` is called as `fit` does: at the start
     of an epoch and of an evaluation.
     """
 
