@@ -8,9 +8,11 @@ import dataclasses
 import json
 import math
 import os
+import re
 import shlex
 import socket
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -24,8 +26,10 @@ from trainer.cli.config.written import bindings_of
 from trainer.errors import UserError, did_you_mean, nearest
 from trainer.loop.evaluation_sets import names_in_logs
 from trainer.runtime import standard_streams
+from trainer.runtime.charts import require_matplotlib
 from trainer.runtime.files import read
 from trainer.runtime.run_lock import FILE_NAME, is_held
+from trainer.tools import plot
 from trainer.values.direction import direction_of
 
 _HELP = """\
@@ -33,6 +37,7 @@ Compares runs: a table, the best first, with what differs in their
 configurations. With --resume, a run goes on with the command in its run.json.
 
   python -m trainer.tools.runs [DIR] [--sort_by=METRIC] [--mode=min] [--json]
+  python -m trainer.tools.runs [DIR] [--sort_by=METRIC] --plot=FILE.svg [--log]
   python -m trainer.tools.runs --resume=NAME [flags of python -m trainer]
 """
 _HOME = "runs"
@@ -40,6 +45,9 @@ _HOME = "runs"
 _MOST_FOLDERS = 10_000
 # Any of these makes a folder a run directory.
 _FILES = {"run.json", "metrics.jsonl"}
+# Replaces the learning rate of the optimizer.
+_RATE = "Trainer.learning_rate"
+_REFERENCE = re.compile(r"@([\w./]+)(?:\(\))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +120,19 @@ def _compare(arguments: Sequence[str]) -> None:
     parser.add_argument("--sort_by", help="default: val_loss, else loss")
     parser.add_argument("--mode", choices=("min", "max"))
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", help="draw METRIC over the steps into a file")
+    parser.add_argument(
+        "--log", action="store_true", help="make both axes logarithmic"
+    )
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         flag = unknown[0].partition("=")[0].lstrip("-")
         hint = did_you_mean(flag, [*vars(given), "resume"], prefix="--")
         raise UserError(f"Unknown argument {unknown[0]}.{hint}")
+    if given.plot is not None:
+        require_matplotlib("--plot")
+    elif given.log:
+        raise UserError("--log is for --plot, which is not given.")
     runs = [read_run(name, path) for name, path in find(given.dir).items()]
     if not runs:
         raise UserError(f"There is no run in {given.dir}.")
@@ -138,6 +154,8 @@ def _compare(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
         print_table(runs, metric, sign, Console())
+    if given.plot is not None:
+        draw(runs, metric, given.plot, log=given.log)
 
 
 def _metric(given: str | None, names: set[str]) -> str:
@@ -237,27 +255,81 @@ def print_table(
     runs: Sequence[Run], metric: str, sign: float, console: Console
 ) -> None:
     """Prints a line for each run, and notes on them."""
-    names = sorted({name for run in runs for name in run.configuration})
-    differ = [
-        name
-        for name in names
-        if len({run.configuration.get(name) for run in runs}) > 1
-    ]
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    # A parameter with the class or function that it belongs to.
-    parameters = [".".join(name.split(".")[-2:]) for name in differ]
-    for column in ("run", "state", "step", metric, "at", *parameters):
+    differ = differing(runs)
+    for column in ("run", "state", "step", metric, "at", *map(_short, differ)):
         table.add_column(_shown(column), overflow="fold")
-    for run in runs:
+    for number, run in enumerate(runs):
         value, at = run.best(metric, sign) or (math.nan, "-")
         texts = [run.name, run.state, str(run.step or "-")]
         texts += [f"{sign * value:.4g}", str(at)]
-        texts += [run.configuration.get(name, "") for name in differ]
+        texts += [values[number] for values in differ.values()]
         table.add_row(*map(_shown, texts))
     console.print(table)
     for run in runs:
         for note in run.notes:
             console.print(_shown(f"{run.name}: {note}"), style="dim")
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """By parameter its value in each run, empty where it is not set."""
+    used = [_used(run.configuration) for run in runs]
+    found = {
+        name: [one.get(name, "") for one in used]
+        for name in sorted({name for one in used for name in one})
+    }
+    return {k: values for k, values in found.items() if len(set(values)) > 1}
+
+
+def _used(configuration: dict[str, str]) -> dict[str, str]:
+    """What was configured, with one name for the learning rate."""
+    used = dict(configuration)
+    rate = used.pop(_RATE, "None")
+    if rate != "None":
+        optimizer = _REFERENCE.fullmatch(used.get("Trainer.optimizer", ""))
+        name = f"{optimizer[1]}.learning_rate" if optimizer else _RATE
+        used[name] = rate
+    return used
+
+
+def _short(name: str) -> str:
+    """A parameter with the class or function that it belongs to."""
+    return ".".join(name.split(".")[-2:])
+
+
+def draw(runs: Sequence[Run], metric: str, path: str, *, log: bool) -> None:
+    """Draws a metric of the first runs that have logged it.
+
+    Raises:
+        UserError: none has, or the file cannot be written.
+    """
+    shown = [run for run in runs if metric in run.values]
+    if not shown:
+        raise UserError("--plot: no run has logged any values.")
+    if len(shown) > plot.MOST:
+        standard_streams.say(f"--plot draws the first {plot.MOST} runs.")
+        shown = shown[: plot.MOST]
+    title, labels = _legend(shown)
+    in_training = metric.removeprefix("val_") if "val_" in metric else ""
+    curves = [
+        plot.Curve(label, run.values[metric], run.values.get(in_training, {}))
+        for label, run in zip(labels, shown, strict=True)
+    ]
+    plot.write(path, metric, curves, title=title, log=log)
+
+
+def _legend(runs: Sequence[Run]) -> tuple[str, list[str]]:
+    """A title and a label for each run, of what differs."""
+    differ = differing(runs)
+    rows = list(zip(*differ.values(), strict=True)) or [()] * len(runs)
+    labels = []
+    for run, row in zip(runs, rows, strict=True):
+        words = [textwrap.shorten(one, 30) or "-" for one in row]
+        # Runs that differ in nothing could not be told apart without it.
+        if rows.count(row) > 1:
+            words.append(run.name)
+        labels.append(standard_streams.printable(", ".join(words)))
+    return ", ".join(map(_short, differ)) or "run", labels
 
 
 def _shown(text: str) -> Text:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import runpy
 import socket
 import sys
@@ -64,6 +65,62 @@ def test_the_best_comes_first_with_what_differs(runs, capsys):
     ]
     assert "Adam.learning_rate" in "".join(lines)
     assert "Trainer.seed" in "".join(lines)  # Not configured in e/c.
+
+
+def test_a_learning_rate_has_one_name(tmp_path, capsys):
+    config = "Adam.learning_rate = 0.002\nTrainer.optimizer = @{}\n"
+    flag = "Trainer.learning_rate = {}\n"
+    for name, text in {
+        "gin": config.format("Adam"),
+        "flag": config.format("Adam") + flag.format(0.1),
+        "none": config.format("Adam") + flag.format(None),
+    }.items():
+        write_run(tmp_path / name, [1.0], config=text)
+    assert main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rates = {one.split()[0]: one.split()[-1] for one in lines if "done" in one}
+    assert rates == {"gin": "0.002", "flag": "0.1", "none": "0.002"}
+    assert "Trainer" not in "".join(lines)
+
+
+def lines_of(picture):
+    """The texts of a picture, and of its lines color and width."""
+    text = picture.read_text()
+    style = (
+        r"fill: none; (?:stroke-dash.*?; )*stroke: (#\w+); stroke-width: (.*?);"
+    )
+    return re.findall("<!-- (.*?) -->", text), re.findall(style, text)
+
+
+def test_curves_have_what_differs_as_their_legend(runs, tmp_path, capsys):
+    picture = tmp_path / "runs.svg"
+    config = "Adam.learning_rate = 0.1\nTrainer.seed = 1\n"
+    write_run(runs / "equal", [3.0, 1.0, 2.0], config=config)
+    assert main([f"--plot={picture}"]) == 0
+    assert "val_loss" in capsys.readouterr().out
+    texts, lines = lines_of(picture)
+    assert {"val_loss", "Adam.learning_rate, Trainer.seed"} <= {*texts}
+    # Two runs have this rate, and differ in nothing.
+    assert {"0.1, 1, a", "0.1, 1, equal", "-, -"} <= {*texts}
+    # The one below is wider than the one above it.
+    widths = {color: float(width) for color, width in reversed(lines)}
+    assert widths["#ff7f0e"] > widths["#2ca02c"]
+
+
+def test_a_picture_shows_training_and_the_first_ten(tmp_path, capsys):
+    for number in range(11):
+        config = f"Trainer.seed = {number}\n"
+        folder = write_run(tmp_path / f"{number}", [number + 1], config=config)
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 10, "split": "train", "loss": 0.5}\n')
+    picture = tmp_path / "runs.svg"
+    assert main([str(tmp_path), f"--plot={picture}", "--log"]) == 0
+    assert "--plot draws the first 10 runs." in capsys.readouterr().err
+    texts, _ = lines_of(picture)
+    assert "val_loss (dotted: in training)" in texts
+    assert "Trainer.seed" in texts
+    assert "9" in texts
+    assert "10" not in texts
 
 
 def test_any_state_is_read_and_said(tmp_path, capsys):
@@ -135,12 +192,18 @@ def test_a_search_follows_no_links_and_ends(runs, tmp_path, capsys):
         (["runs/nothing"], "There is no run in runs/nothing"),
         (["--mode=least"], "invalid choice: 'least'"),
         (["runs", "more"], "Unknown argument more."),
+        (["--log"], "--log is for --plot"),
+        (["--plot=no/folder.svg"], "--plot=no/folder.svg cannot be written"),
+        (["--plot=runs.doc"], "--plot=runs.doc cannot be written"),
+        (["--plot=a.svg", "--log", "--sort_by=val_loss_zero"], "not above 0"),
         (["--resume=b/d"], "Did you mean 'b/c'?"),
         (["--resume=b/c", "--model_dir=x"], "--model_dir"),
     ],
 )
 def test_mistakes_are_a_sentence(runs, capsys, arguments, part):
     (runs / "nothing").mkdir()
+    with (runs / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "split": "eval", "loss_zero": 0.0}\n')
     assert main(arguments) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
