@@ -39,8 +39,8 @@ from trainer.checkpoint.contents import Snapshot, check
 from trainer.errors import UserError
 from trainer.runtime import files, schema
 from trainer.runtime.files import is_local, remove_if_possible, synchronize
+from trainer.runtime.run_paths import CHECKPOINT_NAME as _NAME
 
-_NAME = re.compile(r"(step|old)_(\d{8,})")
 _MANIFEST = "manifest.json"
 # TensorFlow writes all arrays of one SaveV2 operation to one data file.
 _DATA = "arrays.data-00000-of-00001"

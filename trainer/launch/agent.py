@@ -1,5 +1,6 @@
 """Runs this host's tasks from the first start to the last end."""
 
+import dataclasses
 import signal
 import sys
 import time
@@ -37,6 +38,8 @@ class Agent:
         run_is_over: returns whether the run's record says that it has ended
             well since the launcher started. The chief may run on another
             host.
+        newest_step: returns the step of the run's newest checkpoint; `None`
+            if that is not known.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class Agent:
         *,
         limits: Limits,
         run_is_over: Callable[[], bool],
+        newest_step: Callable[[], int | None],
     ) -> None:
         self._tasks = tasks
         self._chief = tasks[0]
         self._limits = limits
         self._run_is_over = run_is_over
+        self._newest_step = newest_step
         self._last = time.monotonic()
         self._time = 0.0
         self._over_at: float | None = None
@@ -160,10 +165,12 @@ class Agent:
             group.cancel()
 
     def _on_ends(self, group: "_Group", ends: list[End]) -> None:
-        # The chief of this run may be on another host. Its record is read only
-        # when a task has ended, since it may be on a slow disk.
+        # The chief of this run may be on another host. Its files are read only
+        # when a task has ended, since they may be on a slow disk.
         if ends and self._over_at is None and self._run_is_over():
             self._finish(self._now())
+        saved = self._newest_step() if ends else None
+        ends = [dataclasses.replace(end, saved=saved) for end in ends]
         # An evaluator is restarted, and its failure counts, after the end of
         # the run as before it.
         if self._over_at is None or not group.is_needed:

@@ -25,7 +25,7 @@ from trainer.launch.policy import Limits
 from trainer.launch.task import Task
 from trainer.run_options import TRAINING_MODES
 from trainer.runtime.files import is_local
-from trainer.runtime.run_paths import RunIsOver
+from trainer.runtime.run_paths import RunIsOver, newest_step
 from trainer.runtime.standard_streams import say
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -59,19 +59,23 @@ def _run(request: arguments.Request) -> int:
     """Starts the tasks; returns the exit code when the last one has ended."""
     flags = request.flags
     limits = Limits(flags.max_restarts, flags.min_workers)
-    # An evaluator may still have to evaluate the last checkpoint by then.
-    has_end = request.mode in TRAINING_MODES and is_local(request.model_dir)
+    path = request.model_dir
+    # An evaluator may still have to evaluate the last checkpoint at the end.
+    is_read = request.mode in TRAINING_MODES and is_local(path)
     run_is_over: Callable[[], bool] = (
         # A record from before this launch does not count: the run may be
         # about to continue.
-        RunIsOver(request.model_dir, start_seconds=math.inf)
-        if has_end
-        else lambda: False
+        RunIsOver(path, start_seconds=math.inf) if is_read else lambda: False
     )
     # The ports stay reserved until the end, since a restarted task listens on
     # its port again.
     with _tasks(request) as tasks:
-        return Agent(tasks, limits=limits, run_is_over=run_is_over).run()
+        return Agent(
+            tasks,
+            limits=limits,
+            run_is_over=run_is_over,
+            newest_step=lambda: newest_step(path) if is_read else None,
+        ).run()
 
 
 @contextlib.contextmanager

@@ -73,7 +73,9 @@ class End:
             if it left no report.
         step: the step it was at, or that it began at if it was killed; `None`
             if it did not train yet.
-        is_further: whether that is later than in all processes before it.
+        saved: the step of the run's newest checkpoint by then; `None` if that
+            is not known.
+        is_further: whether the run got further than at all ends before it.
     """
 
     task: str
@@ -82,12 +84,21 @@ class End:
     returncode: int
     error: str = ""
     step: int | None = None
+    saved: int | None = None
     is_further: bool = False
 
     @property
     def requests_restart(self) -> bool:
         """Whether it left in order: preempted, or because of another task."""
         return self.returncode == EXIT_START_AGAIN
+
+    @property
+    def reached(self) -> int | None:
+        """The step that the run has come to, as far as is known."""
+        # A task of parameter servers has no step, and one that was killed has
+        # reported only where it began.
+        known = [n for n in (self.step, self.saved) if n is not None]
+        return max(known, default=None)
 
     @property
     def exit_code(self) -> int:
@@ -172,8 +183,9 @@ class RestartPolicy:
         # Compared with all of them: an end of another kind, such as a SIGKILL,
         # may lie between the two.
         is_repeated = any(map(end.is_same, self._ends))
-        steps = [e.step for e in self._ends if e.step is not None]
-        further = bool(steps) and end.step is not None and end.step > max(steps)
+        before = [e.reached for e in self._ends if e.reached is not None]
+        reached = end.reached
+        further = bool(before) and reached is not None and reached > max(before)
         self._ends.append(dataclasses.replace(end, is_further=further))
         if end.returncode == EXIT_USER_ERROR or not limit:
             raise Failure(end)

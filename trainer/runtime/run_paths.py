@@ -7,6 +7,7 @@ where the run directory is local.
 import contextlib
 import errno
 import os
+import re
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from trainer.errors import UserError
 from trainer.runtime import files
 from trainer.runtime.files import is_local
 
+# A checkpoint's, and its number of steps.
+CHECKPOINT_NAME = re.compile(r"(step|old)_(\d{8,})")
 # Room for the longest name below a run directory.
 _BELOW = "x" * 240
 # By then a training process that starts together with the evaluator, and first
@@ -118,6 +121,15 @@ def _set_aside(path: str, why: str) -> None:
         raise UserError(
             f"{path} cannot be used ({why}) and cannot be renamed: {error}"
         ) from None
+
+
+def newest_step(path: str) -> int:
+    """The step of a run's newest checkpoint by its name; 0 without one."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = files.listing(os.path.join(path, "checkpoints"))
+    found = map(CHECKPOINT_NAME.fullmatch, names)
+    return max((int(one[2]) for one in found if one), default=0)
 
 
 class RunIsOver:

@@ -1,5 +1,6 @@
 """Launches Python programs that are given as JSON."""
 
+import functools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
 from trainer.launch.task import Task
 from trainer.runtime import standard_streams
+from trainer.runtime.run_paths import newest_step
 
 
 def main():
@@ -31,7 +33,10 @@ def main():
     ]
     limits = Limits(**{"max_restarts": 0, "end_seconds": 5, **given["limits"]})
     agent = Agent(
-        tasks, limits=limits, run_is_over=lambda: os.path.exists(over)
+        tasks,
+        limits=limits,
+        run_is_over=lambda: os.path.exists(over),
+        newest_step=functools.partial(newest_step, given["log_dir"]),
     )
     sys.exit(agent.run())
 

@@ -64,6 +64,25 @@ def test_a_killed_worker_is_restarted_alone(launch):
     assert is_gone(int(last_child.split()[0]))
 
 
+def test_kills_of_a_worker_without_a_step_while_the_run_gets_on(launch):
+    """As under parameter servers, where only the chief knows the step."""
+    killed = LIFE + (
+        "saved = f'{os.path.dirname(path)}/checkpoints/step_{life:08d}'\n"
+        "if life < 6:\n"
+        "    os.makedirs(saved)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "open(os.path.dirname(path) + '/end', 'w').close()\n"
+    )
+    one = launch(
+        ("chief", 0, LIFE + AWAIT), ("worker", 0, killed), max_restarts=1
+    )
+    code, _, err = one.result()
+    assert code == 0
+    assert err.count("(restart 1 of at most 1 an hour)") == 1
+    assert err.count("which does not count") == 4
+    assert " in " not in err
+
+
 def test_a_killed_worker_restarts_its_peers(launch):
     """One that trains leaves by itself; one that does not is terminated."""
     leaves = LIFE + (

@@ -52,6 +52,13 @@ def test_an_end_after_progress_neither_waits_nor_counts():
     assert "--max_restarts=2" in str(refuse([*ends, *stuck], max_restarts=2))
 
 
+def test_progress_is_what_the_run_has_saved_where_the_task_has_no_step():
+    ends = [End("worker 0", 10.0 * n, 5.0, -9, saved=100 * n) for n in range(9)]
+    assert decide(ends, max_restarts=1) == Restart(0.0, number=0)
+    stuck = End("worker 0", 99.0, 5.0, -9, saved=800)
+    assert "--max_restarts=1" in str(refuse([*ends, stuck], max_restarts=1))
+
+
 @pytest.mark.parametrize(
     ("code", "limit"), [(2, 0), (2, 3), (75, 0), (-9, 0), (1, 0)]
 )
