@@ -37,4 +37,4 @@ def _load_tensorflow(home: str) -> None:
         load_tensorflow()
 
 
-__getattr__ = lazy_names(__name__, before=_load_tensorflow)
+__getattr__, __dir__ = lazy_names(__name__, before=_load_tensorflow)

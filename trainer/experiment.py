@@ -123,7 +123,7 @@ def build(
             # It must neither begin a run nor change one.
             given = tool.folder(model_dir, asked.callbacks)
             folder = exits.enter_context(given)
-        call = trainer.new_run(folder)
+        call = trainer._new_run(folder)
         if mode == "continuous_eval":
             follows = functools.partial(follow, call, asked, is_over=is_over)
             yield BuiltRun(mode, plugin, follows, call)

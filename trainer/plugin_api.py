@@ -66,4 +66,4 @@ if TYPE_CHECKING:
     from trainer.values.periods import Time as Time
     from trainer.values.periods import parse_period as parse_period
 
-__getattr__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import (
     Annotated,
     Any,
@@ -333,7 +333,9 @@ class TrainerFlags:
     )
 
 
-def with_keywords(taken: Mapping[str, tuple[Any, Any]]) -> Callable[[F], F]:
+def with_keywords(
+    taken: Mapping[str, tuple[Any, Any]], *, first: Collection[str] = ()
+) -> Callable[[F], F]:
     """Gives a function keyword arguments that are declared elsewhere.
 
     It has to take them as its `**` argument, in whose place the signature
@@ -341,6 +343,7 @@ def with_keywords(taken: Mapping[str, tuple[Any, Any]]) -> Callable[[F], F]:
 
     Args:
         taken: annotation and default of each.
+        first: the names of those that are listed before its own keywords.
     """
 
     def decorate(function: F) -> F:
@@ -351,8 +354,11 @@ def with_keywords(taken: Mapping[str, tuple[Any, Any]]) -> Callable[[F], F]:
             inspect.Parameter(name, kind, default=default, annotation=hint)
             for name, (hint, default) in taken.items()
         ]
+        listed = sorted(
+            [*given, *added], key=lambda p: (p.kind, p.name not in first)
+        )
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*given, *added]
+            parameters=listed
         )
         hints = {name: hint for name, (hint, _) in taken.items()}
         function.__annotations__.update(hints)

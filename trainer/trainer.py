@@ -29,6 +29,7 @@ from trainer.python.history import History, print_values
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
 from trainer.python.splits import Splits
+from trainer.python.tables import Values, html_table
 from trainer.run_options import RunOptions, taking, with_keywords
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
@@ -41,6 +42,7 @@ from trainer.values.annotations import Natural, Path, Positive, Text, Verbosity
 from trainer.values.configurable import checked, configurable
 from trainer.values.keras_values import ClassWeight, Data, MakeModel
 from trainer.values.periods import Length
+from trainer.values.words import shown
 
 
 @brief_errors(
@@ -110,11 +112,6 @@ class Trainer(BaseStep):
         loss: a Keras loss, its name, or a structure of these that matches the
             model's outputs. Its `reduction` chooses the denominator. One
             loss stands for all outputs.
-        loss_weights: what each output's loss is multiplied by, in a list or
-            a dict by output.
-        class_weight: class number to the weight of its examples in the
-            training loss; any other class weighs 1. For a single output
-            whose targets are classes or one-hot vectors.
         optimizer: a function that returns a Keras optimizer, an optimizer, a
             name, or a dict of these for your own `train_step`. An optimizer
             is trained itself where a model is; elsewhere a learning rate that
@@ -130,13 +127,18 @@ class Trainer(BaseStep):
             `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
             `"eval"`, and others to evaluate), or a function of `split`; see
             `trainer.data.sources.as_source`.
-        strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
-            of this process.
         batch_size: examples in a global batch, over all replicas and
             micro-batches. By default what a dataset has, otherwise 32.
-        seed: for initial weights, shuffling and dropout.
-        learning_rate: replaces the optimizer's own.
+        strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
+            of this process.
         data_dir: passed to `data`.
+        learning_rate: replaces the optimizer's own.
+        seed: for initial weights, shuffling and dropout.
+        loss_weights: what each output's loss is multiplied by, in a list or
+            a dict by output.
+        class_weight: class number to the weight of its examples in the
+            training loss; any other class weighs 1. For a single output
+            whose targets are classes or one-hot vectors.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
         accumulation_steps: micro-batches into which a global batch is cut to
             save memory. The result is that of the whole batch, but for
@@ -161,7 +163,6 @@ class Trainer(BaseStep):
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
             this process. By default what a model is compiled with.
-
         probe: whether steps that cut a batch, between several replicas or
             into micro-batches, are tried on a few examples first: what
             depends on the cut is refused. Layers are called several times.
@@ -175,14 +176,14 @@ class Trainer(BaseStep):
         UserError: an argument is not valid.
     """
 
-    @with_keywords(Recipe.arguments())
+    @with_keywords(Recipe.arguments(), first=("loss", "optimizer", "metrics"))
     def __init__(
         self,
         model: MakeModel,
         *,
         data: Data = None,
-        strategy: Text | StrategyPlugin | tf.distribute.Strategy = "auto",
         batch_size: Positive | None = None,
+        strategy: Text | StrategyPlugin | tf.distribute.Strategy = "auto",
         data_dir: Path | None = None,
         **arguments: Any,
     ) -> None:
@@ -236,7 +237,7 @@ class Trainer(BaseStep):
         """
         self._new_spec(self._recipe.class_weight).bind()
 
-    def new_run(self, model_dir: str | None = None) -> Run:
+    def _new_run(self, model_dir: str | None = None) -> Run:
         """Begins a call that trains, evaluates or predicts.
 
         Args:
@@ -251,6 +252,11 @@ class Trainer(BaseStep):
             self._built, self._spec, batches=self.batches, model_dir=model_dir
         )
         return self._run
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The `tf.distribute.Strategy` under which the model is trained."""
+        return self.plugin.strategy
 
     @property
     def model(self) -> keras.Model:
@@ -524,7 +530,7 @@ class Trainer(BaseStep):
         values = numbers_of("on_test_end", values)
         if verbose in (1, 2):
             print_values(split, **values)
-        return values
+        return Values(values)
 
     @checked
     def predict(
@@ -631,13 +637,36 @@ class Trainer(BaseStep):
         self._take_changes()
         save_model(self._built, path, overwrite=overwrite)
 
+    def __repr__(self) -> str:
+        facts = [f"{name}={value}" for name, value in self._facts().items()]
+        return f"{type(self).__name__}({', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        newest = [(n, values[-1]) for n, values in self.history.history.items()]
+        return html_table((), [*self._facts().items(), *newest])
+
+    def _facts(self) -> dict[str, str]:
+        """What it is, in short; builds nothing."""
+        recipe, plugin = self._recipe, vars(self).get("plugin")
+        given = recipe.model if recipe.given is None else recipe.given.model
+        name = shown(getattr(given, "name", given))
+        if "_built" not in vars(self) or plugin is None:
+            return {"model": name, "strategy": shown(self._strategy)}
+        count = len(plugin.devices())
+        devices = f"{count} device{'s' * (count > 1)}"
+        return {
+            "model": repr(self.model.name),
+            "strategy": f"{plugin.name} on {devices}",
+            "step": str(self.step),
+        }
+
     def summary(self, **options: Any) -> None:
         """Prints strategy, precision and layers.
 
         Args:
             **options: of `keras.Model.summary`.
         """
-        (options.get("print_fn") or print)(self.new_run().describe())
+        (options.get("print_fn") or print)(self._new_run().describe())
         self.model.summary(**options)
 
     # How it works; nothing below is meant to be overridden.
@@ -663,7 +692,7 @@ class Trainer(BaseStep):
         """Runs a host loop, and notes its epochs."""
         own = History() if history is None else history
         called = of_training(callbacks, own, fit=fit, verbose=verbose)
-        run = self.new_run(None if model_dir is None else os.fspath(model_dir))
+        run = self._new_run(None if model_dir is None else os.fspath(model_dir))
         if class_weight is not None:
             run.spec = self._new_spec(class_weight)
         loop = Loop(
@@ -674,7 +703,7 @@ class Trainer(BaseStep):
             verbose=2 if verbose == 2 else 1,
         )
         try:
-            return loop.run()
+            return Values(loop.run())
         finally:
             self.history.extend(own)
             self._built.give_back()
@@ -693,7 +722,7 @@ class Trainer(BaseStep):
         before = self._run
         self._first_batches = batches
         try:
-            run = self.new_run()
+            run = self._new_run()
             called = CallbackList(as_callbacks(callbacks), run)
             called.attach(self.model, params)
             self._run = before

@@ -36,4 +36,4 @@ if TYPE_CHECKING:
     )
     from trainer_plugins.strategies.tpu.strategy import TPU as TPU
 
-__getattr__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)

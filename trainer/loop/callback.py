@@ -5,9 +5,10 @@ from typing import Any
 import keras
 
 from trainer.loop.run import Run
+from trainer.values.configurable import ShowsArguments
 
 
-class Callback(keras.callbacks.Callback):
+class Callback(ShowsArguments, keras.callbacks.Callback):
     """A Keras callback with a run, saved state and exact due steps.
 
     Any `keras.callbacks.Callback` runs in the loop as it is. This class adds

@@ -1,5 +1,6 @@
 """`History`: the values of each epoch, as Keras' `fit` returns them."""
 
+import re
 import sys
 from typing import Any
 
@@ -7,6 +8,15 @@ import keras
 
 from trainer.errors import UserError
 from trainer.loop.callback import Callback
+from trainer.python.tables import html_table, short
+from trainer.runtime.charts import require_matplotlib
+
+# A table in a notebook has this many rows; `frame` has all.
+_MOST_ROWS = 20
+# Panels of a plot beside each other, and the inches of one.
+_MOST_COLUMNS, _WIDTH, _HEIGHT = 3, 4.0, 2.8
+# What an evaluation's values begin with: `val_`, or `val_` and its set.
+_EVALUATION = re.compile(r"val_(?:[^/]+/)?")
 
 
 class History(Callback, keras.callbacks.History):
@@ -48,6 +58,21 @@ class History(Callback, keras.callbacks.History):
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
+    def __repr__(self) -> str:
+        newest = self._rows[-1].items() if self._rows else ()
+        values = (f", {name}={short(value)}" for name, value in newest)
+        return f"History(epochs={len(self.epoch)}{''.join(values)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (epoch, *map(row.get, self.history))
+            for epoch, row in zip(self.epoch, self._rows, strict=True)
+        ]
+        left_out = len(rows) - _MOST_ROWS
+        note = f"<p>{left_out} earlier epochs</p>" if left_out > 0 else ""
+        table = html_table(("epoch", *self.history), rows[-_MOST_ROWS:])
+        return note + table
+
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: values, without the run and its model."""
         plain = History()
@@ -72,6 +97,43 @@ class History(Callback, keras.callbacks.History):
             ) from None
         index = pandas.Index(self.epoch, name="epoch")
         return pandas.DataFrame(self._rows, index=index)
+
+    def plot(self) -> Any:
+        """Plots the values over the epochs.
+
+        Each value has a panel, which it shares with those of evaluations.
+
+        Returns:
+            A list of `matplotlib.axes.Axes`. A notebook shows the figure;
+            elsewhere, `history.plot()[0].figure.savefig("curve.png")` does.
+
+        Raises:
+            UserError: matplotlib is not installed, or there are no epochs.
+        """
+        require_matplotlib("History.plot")
+        from matplotlib import pyplot
+
+        panels: dict[str, list[str]] = {}
+        for name in self.history:
+            panels.setdefault(_EVALUATION.sub("", name), []).append(name)
+        if not panels:
+            raise UserError("History.plot: no epoch has been trained yet.")
+        columns = min(len(panels), _MOST_COLUMNS)
+        rows = -(-len(panels) // columns)
+        figure = pyplot.figure(
+            figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained"
+        )
+        found = []
+        for number, (panel, names) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(rows, columns, number)
+            for name in names:
+                those = [i for i, row in enumerate(self._rows) if name in row]
+                x = [self.epoch[i] for i in those]
+                axes.plot(x, self.history[name], marker=".", label=name)
+            axes.set(xlabel="epoch", title=panel)
+            axes.legend()
+            found.append(axes)
+        return found
 
 
 def print_values(name: str, /, **values: float) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 def lazy_names(
     module: str, before: Callable[[str], None] = lambda home: None
-) -> Callable[[str], Any]:
-    """Returns a module's `__getattr__`, see PEP 562.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns a module's `__getattr__` and `__dir__`, see PEP 562.
 
     The module lists its names under `if TYPE_CHECKING:`, as imports of the form
     that exports a name to type checkers, `from home import name as name`. They
-    are its `__all__`, too.
+    are its `__all__`, and all that completion offers.
 
     Args:
         module: the `__name__` of the module.
@@ -36,7 +36,7 @@ def lazy_names(
 
     def load(name: str) -> Any:
         if name == "__all__":
-            return list(homes())
+            return names()
         # What Python itself looks for, such as `__path__`, needs no parsing.
         home = None if name.startswith("__") else homes().get(name)
         if home is None:
@@ -45,4 +45,7 @@ def lazy_names(
         # It imports a submodule, too.
         return getattr(__import__(home, fromlist=[name]), name)
 
-    return load
+    def names() -> list[str]:
+        return sorted(homes())
+
+    return load, names

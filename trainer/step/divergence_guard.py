@@ -16,7 +16,7 @@ from annotated_types import Gt, Le
 
 from trainer.runtime.graph import only_if
 from trainer.values.annotations import Finite, Positive
-from trainer.values.configurable import configurable
+from trainer.values.configurable import ShowsArguments, configurable
 
 # The usual gradient norm is a running mean over about WINDOW good steps. It is
 # trusted after WARM_UP of them: the first steps of a run are not usual ones.
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
 
 @configurable(module="trainer")
-class Guard:
+class Guard(ShowsArguments):
     """What counts as divergence, and what then happens.
 
     A loss or a gradient that is not finite always does. Each step is checked

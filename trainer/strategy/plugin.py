@@ -21,6 +21,7 @@ from trainer.step.forms import StrategyOptions
 from trainer.step.keras.variables import portable_variables
 from trainer.step.programs import Programs
 from trainer.strategy.graph_loop import GraphLoop, StackLoop, Step
+from trainer.values.configurable import ShowsArguments
 
 # See `trainer.data.feeder`: returns the batches of replicas for a
 # range of replicas, in the order (step, micro-batch, replica).
@@ -40,7 +41,7 @@ class Detection:
     found: str
 
 
-class StrategyPlugin(abc.ABC):
+class StrategyPlugin(ShowsArguments, abc.ABC):
     """A `tf.distribute` strategy and how a run uses it.
 
     Subclasses set `name`, implement `create`, and override what differs from

@@ -59,12 +59,12 @@ class Recipe:
     plain_metrics: Any = dataclasses.field(default=None, init=False)
     # Arguments of the Trainer, and declared here only.
     loss: Loss = None
-    loss_weights: LossWeights = None
-    class_weight: ClassWeight | None = None
     optimizer: Optimizer | None = None
     metrics: Metrics = None
-    seed: Seed = 0
     learning_rate: NotNegative | None = None
+    seed: Seed = 0
+    loss_weights: LossWeights = None
+    class_weight: ClassWeight | None = None
     precision: Precision | None = None
     accumulation_steps: Positive = 1
     ema_momentum: Annotated[float, Gt(0), Lt(1)] | None = None

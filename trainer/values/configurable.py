@@ -14,12 +14,27 @@ import gin
 
 from trainer.errors import UserError, nearest
 from trainer.values.checks import check
-from trainer.values.words import shown
+from trainer.values.words import plain_type, shown
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 # Where a checked function keeps what gives its annotations.
 _TYPES = "__checked_types__"
+# Where an object keeps what its constructor was given.
+_GIVEN = "_constructed_with"
+
+
+class ShowsArguments:
+    """Whose `repr` is the call that made it: `Checkpoint(every=10)`."""
+
+    def __repr__(self) -> str:
+        takes = inspect.signature(type(self)).parameters
+        # A constructor that is not `checked` is not known.
+        given = "..." if takes else ""
+        if _GIVEN in vars(self):
+            pairs = vars(self)[_GIVEN].items()
+            given = ", ".join(f"{name}={shown(v)}" for name, v in pairs)
+        return f"{type(self).__name__}({given})"
 
 
 def configurable(target: Any = None, **options: Any) -> Any:
@@ -56,7 +71,7 @@ def checked(target: T, *, name: str | None = None) -> T:
 def _checking(function: Any, name: str | None = None) -> Any:
     signature = inspect.signature(function)
     # Later: a hint may name what is defined further below.
-    types = functools.cache(lambda: _hints(function))
+    hints = functools.cache(lambda: _hints(function))
 
     @functools.wraps(function)
     def check_and_call(*args: Any, **kwargs: Any) -> Any:
@@ -72,15 +87,37 @@ def _checking(function: Any, name: str | None = None) -> Any:
                 why = f" has no argument {unknown[0]!r}. {hint}"
             raise UserError(f"{owner}{why}") from None
         for parameter, value in given.items():
-            if parameter in types():
-                check(owner, parameter, value, types()[parameter])
+            if parameter in hints():
+                check(owner, parameter, value, hints()[parameter])
+        if name is None and isinstance(args[0], ShowsArguments):
+            given.pop("self")
+            # That of a subclass comes first.
+            vars(args[0]).setdefault(_GIVEN, given)
         return function(*args, **kwargs)
 
     # Gin looks at the signature, and at what was wrapped.
-    check_and_call.__signature__ = signature  # type: ignore[attr-defined]
+    check_and_call.__signature__ = _plain(signature)  # type: ignore[attr-defined]
     del check_and_call.__wrapped__
-    setattr(check_and_call, _TYPES, types)
+    setattr(check_and_call, _TYPES, hints)
     return check_and_call
+
+
+class _Type(str):
+    """A type in words, which a signature shows without quotes."""
+
+    __repr__ = str.__str__
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    """A signature as people read it: its types, without their bounds."""
+    return signature.replace(
+        parameters=[
+            one.replace(annotation=_Type(plain_type(one.annotation)))
+            if one.annotation is not one.empty
+            else one
+            for one in signature.parameters.values()
+        ]
+    )
 
 
 def call_factory(make: Callable[..., Any], **given: Any) -> Any:
@@ -123,5 +160,5 @@ def types_of(target: Any) -> dict[str, Any] | None:
         `None` for one that is not `checked`.
     """
     function = target.__init__ if inspect.isclass(target) else target
-    types = getattr(function, _TYPES, None)
-    return None if types is None else types()
+    hints = getattr(function, _TYPES, None)
+    return None if hints is None else hints()

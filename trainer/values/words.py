@@ -68,6 +68,21 @@ def describe(annotation: Any) -> str:
     return _KINDS.get(annotation) or f"{article} {name} object"
 
 
+def plain_type(annotation: Any) -> str:
+    """Returns an annotation without bounds, such as `"int | None"`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return plain_type(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(dict.fromkeys(map(plain_type, parts)))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, parts))}]"
+    if origin in (None, Callable):
+        is_none = annotation is NoneType
+        return "None" if is_none else _name(origin or annotation)
+    return f"{_name(origin)}[{', '.join(map(plain_type, parts))}]"
+
+
 def _bounded(kind: str, rules: Sequence[Any]) -> str:
     found = []
     for rule in rules:

@@ -179,7 +179,7 @@ def traces(cores, *names):
             kind(**options, batch_size=16, strategy=plugin)
             for plugin in plugins
         )
-        real, topology = real.new_run(), topology.new_run()
+        real, topology = real._new_run(), topology._new_run()
         for one in (real, topology):
             prepare(one.spec, training=True)
         sums = {"tpu": reduced(real), "stand_in": reduced(topology)}
@@ -237,7 +237,7 @@ def step(name, folder):
         return trainer
 
     trainer, expected = make(TPU(tpu_topology="v5e:2x2")), make("default")
-    run = trainer.new_run()
+    run = trainer._new_run()
     prepare(run.spec, training=True)
     program = RunPrograms(run).training()
     lowered = tpu_compiler.lower(program)

@@ -146,7 +146,7 @@ def test_what_a_call_says_of_steps_per_loop(caplog):
     assert caplog.text.count("once for steps_per_loop = 4") == 1
     # What acts on epochs only is no reason for short loops.
     quick = [keras.callbacks.TensorBoard("unused"), SavesEpochs()]
-    built = trainer.new_run()
+    built = trainer._new_run()
     assert CallbackList(quick, built).steps_per_loop(None) == 100
     often = keras.callbacks.TensorBoard("unused", update_freq=10)
     assert CallbackList([often], built).steps_per_loop(None) == 1
