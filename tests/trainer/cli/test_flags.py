@@ -11,6 +11,7 @@ from trainer.cli import flags
 from trainer.cli.help import help_text
 from trainer.experiment import build
 from trainer.run_options import RunOptions, declared_in
+from trainer.values.configurable import types_of
 
 FILE = "--gin_file=a.gin"
 
@@ -160,7 +161,7 @@ def test_an_option_is_declared_once(name):
         assert (parameter is not None) == takes
         if takes:
             assert parameter.default == getattr(RunOptions, name)
-            assert parameter.annotation == kind
+            assert types_of(taker)[name] == kind
             assert facts.about in taker.__doc__
     assert (name in flags.FLAGS) == bool(facts.group)
     if facts.group:
