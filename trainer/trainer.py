@@ -28,8 +28,9 @@ from trainer.python.callbacks import as_callbacks, of_training
 from trainer.python.history import History, print_values
 from trainer.python.predict import predict
 from trainer.python.saving import save_model
+from trainer.python.shown import Shown
 from trainer.python.splits import Splits
-from trainer.python.tables import Values, html_table
+from trainer.python.tables import Values
 from trainer.run_options import RunOptions, taking, with_keywords
 from trainer.step.measuring import log_in_step
 from trainer.step.methods import BaseStep
@@ -42,7 +43,6 @@ from trainer.values.annotations import Natural, Path, Positive, Text, Verbosity
 from trainer.values.configurable import checked, configurable
 from trainer.values.keras_values import ClassWeight, Data, MakeModel
 from trainer.values.periods import Length
-from trainer.values.words import shown
 
 
 @brief_errors(
@@ -50,7 +50,7 @@ from trainer.values.words import shown
     *("predict", "save", "summary"),
 )
 @configurable(module="trainer")
-class Trainer(BaseStep):
+class Trainer(Shown, BaseStep):
     """Trains and evaluates a Keras model under any strategy.
 
     The step computes, over the whole global batch and for any number of
@@ -636,29 +636,6 @@ class Trainer(BaseStep):
         """
         self._take_changes()
         save_model(self._built, path, overwrite=overwrite)
-
-    def __repr__(self) -> str:
-        facts = [f"{name}={value}" for name, value in self._facts().items()]
-        return f"{type(self).__name__}({', '.join(facts)})"
-
-    def _repr_html_(self) -> str:
-        newest = [(n, values[-1]) for n, values in self.history.history.items()]
-        return html_table((), [*self._facts().items(), *newest])
-
-    def _facts(self) -> dict[str, str]:
-        """What it is, in short; builds nothing."""
-        recipe, plugin = self._recipe, vars(self).get("plugin")
-        given = recipe.model if recipe.given is None else recipe.given.model
-        name = shown(getattr(given, "name", given))
-        if "_built" not in vars(self) or plugin is None:
-            return {"model": name, "strategy": shown(self._strategy)}
-        count = len(plugin.devices())
-        devices = f"{count} device{'s' * (count > 1)}"
-        return {
-            "model": repr(self.model.name),
-            "strategy": f"{plugin.name} on {devices}",
-            "step": str(self.step),
-        }
 
     def summary(self, **options: Any) -> None:
         """Prints strategy, precision and layers.
