@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import (
     Annotated,
     Any,
@@ -59,11 +59,6 @@ EvalEvery: TypeAlias = Annotated[
 ]
 
 
-def _is_range(value: str) -> bool:
-    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", value)
-    return match is not None and int(match[1]) < int(match[2])
-
-
 def _are_callbacks(value: Any) -> bool:
     # Not at the top: it takes seconds.
     import keras
@@ -85,11 +80,6 @@ _MakeTrainer: TypeAlias = Annotated[
     Callable[..., Any],
     Predicate(_makes_trainer),
     Doc("Trainer, or a subclass of it"),
-]
-_Steps: TypeAlias = Annotated[
-    str,
-    Predicate(_is_range),
-    Doc("two numbers of steps, such as '10:20', the second one greater"),
 ]
 
 
@@ -270,13 +260,6 @@ class RunOptions:
         None,
         "Which variables to load: a regular expression that matches whole "
         "paths; None is all.",
-    )
-    profile: _Steps | None = option(
-        None,
-        "The steps to trace for TensorBoard's profile tab, such as 10:20.",
-        group="Debugging",
-        modes=TRAINING_MODES,
-        in_python="train",
     )
     eval_timeout: Time = option(
         "1h", "How long an evaluator waits for a new checkpoint."

@@ -22,7 +22,6 @@ FLAGS = {
     "jit_compile": (["maybe", "2", "XLA", ""], ["true", "false", "xla_stack"]),
     "deterministic": (["maybe", "2"], ["true"]),
     "run_eagerly": (["maybe", "2"], ["true"]),
-    "profile": (["x", "", "5", "2:1", "1:2:3", f"0:{_HUGE}"], ["0:1"]),
     "tpu": (["nowhere", ""], []),
     "tpu_topology": (["nowhere", "", "v5e:2x2"], []),
     "task_index": (["x", "-1", "3"], []),

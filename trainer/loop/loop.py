@@ -16,7 +16,6 @@ from trainer.loop.evaluation_sets import sets_of
 from trainer.loop.evaluator import Interrupted, count_of
 from trainer.loop.loop_state import LoopState
 from trainer.loop.monitor import check_names
-from trainer.loop.profiler import Profiler
 from trainer.loop.reporter import Reporter
 from trainer.loop.rollback import Rollback, read_skipped
 from trainer.loop.run import Requests, Run
@@ -84,8 +83,7 @@ class Loop:
             run.epochs, self.steps = fit.length(self.batches, begin=run.step)
             self._ahead = fresh_pass(self.batches, begin=run.step)
         run.steps = self.steps
-        profiled = [Profiler(options.profile)] if options.profile else []
-        self.callbacks = CallbackList([*profiled, *options.callbacks], run)
+        self.callbacks = CallbackList(options.callbacks, run)
         run.saves = bool(self.callbacks.savers)
         run.keras_ends = self.callbacks.keras_has("on_train_end")
         periods = sets_of(options.eval_every) if evaluate else {}
