@@ -21,16 +21,8 @@ VARIANTS = {
     "in_the_first_loop": ([models.BATCH + 1], {}),
     "averages": ([5 * models.BATCH], {"ema_momentum": 0.9}),
     "accumulated": ([7 * models.BATCH], {"accumulation_steps": models.MICRO}),
-    "own_step": ([7 * models.BATCH], {"own_step": True}),
     "shuffled": (range(0, BATCHES * models.BATCH, 8 * models.BATCH), {}),
 }
-
-
-class OwnStep(Trainer):
-    """Makes its update before the guard can judge it."""
-
-    def train_step(self, batch):
-        return super().train_step(batch)
 
 
 def divergence(strategy, directory, only=tuple(VARIANTS)):
@@ -76,7 +68,7 @@ def divergence_unordered(strategy, directory):
         lambda split: ArrayExamples(
             poisoned([5 * models.BATCH, 9 * models.BATCH]), shuffle=False
         ),
-        guard=Guard("roll_back", max_growth=1e6),
+        guard=Guard("roll_back", max_gradient_norm=1e6),
     )
     trainer.train(
         STEPS,
@@ -125,8 +117,8 @@ def without_poison(arrays, *, shuffle):
     )
 
 
-def _trainer(strategy, data, *, own_step=False, **options):
-    return (OwnStep if own_step else Trainer)(
+def _trainer(strategy, data, **options):
+    return Trainer(
         model=models.regression_model,
         loss=keras.losses.MeanSquaredError(),
         optimizer=lambda: keras.optimizers.Adam(

@@ -8,7 +8,7 @@ from .divergence import STEPS, VARIANTS
 
 EXACT = ("default",)
 # The others differ from these by one thing each.
-CHOSEN = ("two", "own_step", "shuffled")
+CHOSEN = ("two", "shuffled")
 STRATEGIES = (
     "default",
     *(

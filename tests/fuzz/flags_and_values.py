@@ -132,7 +132,6 @@ VALUES = {
     "EarlyStopping.min_delta": AMOUNT | {"0"},
     "EarlyStopping.stop_at": AMOUNT | {"0", "-1", NONE},
     "Guard.max_loss": AMOUNT | {"0", "-1", NONE},
-    "Guard.max_growth": {"2.5", "1000", _HUGE, "%three", NONE},
     "Guard.max_rollbacks": COUNT,
     "Guard.action": set(),
     "Watchdog.step_seconds": SECONDS,

@@ -24,8 +24,6 @@ from trainer.strategy.plugin import StrategyPlugin
 
 # The groups of variables that an evaluation needs.
 EVALUATED = ("model", "ema")
-# A checkpoint need not hold this group: a run may get a guard later.
-GUARD = "guard"
 # Errors that a state may cause although it has passed all checks.
 _MISFITS = (
     ArithmeticError,
@@ -136,9 +134,6 @@ class RunState:
         }
         # Everything is checked before anything is assigned, so that a snapshot
         # that is refused leaves no trace.
-        if GUARD not in snapshot.host["variables"]:
-            # A guard that is new in this run starts with its initial state.
-            variables.pop(GUARD, None)
         for group, members in variables.items():
             check_variables(group, members, snapshot)
         host = self.host if groups is None else None
@@ -288,8 +283,6 @@ class RunState:
             groups["ema"] = list(parts.ema.variables)
         if parts.loss_scale is not None:
             groups["loss_scale"] = list(parts.loss_scale.variables)
-        if parts.guard is not None and parts.guard.variables:
-            groups[GUARD] = parts.guard.variables
         return groups
 
 

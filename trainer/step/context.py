@@ -47,8 +47,6 @@ class StepContext(threading.local):
             as the graph does.
         logged: takes what `trainer.log` is given, by name.
         metric_calls: takes the updates that layers make, by the metric's id.
-        gradient_norms: takes the norms of the gradients that are applied; for
-            a guard of an overridden `train_step`.
         probe: a `trainer.step.probe_runs.Run`, which takes what the step would
             do while it is only tried.
         replica: stands for the replica context, while the step is tried.
@@ -62,7 +60,6 @@ class StepContext(threading.local):
     draws_as_graph = False
     logged: dict[str, Any] | None = None
     metric_calls: dict[int, list[Any]] | None = None
-    gradient_norms: list[tf.Tensor] | None = None
     probe: Any = None
     replica: Any = None
     recomputing = False

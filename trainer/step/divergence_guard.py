@@ -18,10 +18,6 @@ from trainer.runtime.graph import only_if
 from trainer.values.annotations import Finite, Positive
 from trainer.values.configurable import ShowsArguments, configurable
 
-# The usual gradient norm is a running mean over about WINDOW good steps. It is
-# trusted after WARM_UP of them: the first steps of a run are not usual ones.
-WINDOW, WARM_UP = 100, 20
-
 
 class Measured(NamedTuple):
     """What the guard looks at in a step; equal on every replica.
@@ -59,9 +55,8 @@ class Guard(ShowsArguments):
     before its update, which a bad step does not make. The host learns of it at
     the end of its loop, before anything else sees or saves the result.
 
-    A Trainer that overrides `train_step` is checked by what its
-    `apply_gradients` gets, and by the value `"loss"` that it returns. Its
-    update cannot be held back: it is undone, or at least not saved.
+    A Trainer that overrides `train_step` cannot have a guard: its update could
+    not be held back.
 
     Under `mixed_float16` a gradient that is not finite is not a fault while
     the loss scale can still be lowered.
@@ -72,8 +67,6 @@ class Guard(ShowsArguments):
         max_loss: a greater loss is a fault.
         max_gradient_norm: a greater norm of the gradient, before any
             clipping, is a fault.
-        max_growth: a norm more than this many times its own mean over the
-            last 100 good steps is a fault; from the 20th good step on.
         max_rollbacks: how often a run, over all its attempts, may roll back.
 
     Raises:
@@ -86,16 +79,14 @@ class Guard(ShowsArguments):
         *,
         max_loss: Finite | None = None,
         max_gradient_norm: Annotated[float, Gt(0), Le(1e38)] | None = None,
-        max_growth: Annotated[float, Gt(1), Le(1e38)] | None = None,
         max_rollbacks: Positive = 3,
     ) -> None:
         self.rolls_back = action == "roll_back"
         self.max_loss = max_loss
         self.max_gradient_norm = max_gradient_norm
-        self.max_growth = max_growth
         self.max_rollbacks = max_rollbacks
 
-    def reason(self, loss: float, norm: float, usual: float) -> str:
+    def reason(self, loss: float, norm: float) -> str:
         """What is wrong with a step that was found to be bad."""
         if not math.isfinite(loss):
             return f"loss is {loss}"
@@ -105,14 +96,9 @@ class Guard(ShowsArguments):
             return f"loss {loss:g} is above max_loss = {self.max_loss:g}"
         if not math.isfinite(norm):
             return f"gradient norm is {norm}"
-        most = self.max_gradient_norm
-        if most is not None and norm > np.float32(most):
-            return (
-                f"gradient norm {norm:g} is above max_gradient_norm = {most:g}"
-            )
         return (
-            f"gradient norm {norm:g} is more than max_growth = "
-            f"{self.max_growth:g} times the usual {usual:g}"
+            f"gradient norm {norm:g} is above max_gradient_norm = "
+            f"{self.max_gradient_norm:g}"
         )
 
 
@@ -128,16 +114,7 @@ class GuardState:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._fault_step = _variable(-1, tf.int64, "guard_fault_step")
-        self._fault = _variable([0.0, 0.0, 0.0], tf.float32, "guard_fault")
-        # The usual norm, and the number of good steps that it averages. In one
-        # variable: the step reads and writes it in one operation each.
-        self._usual = _variable([0.0, 0.0], tf.float32, "guard_usual_norm")
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """What a checkpoint must hold."""
-        # Without max_growth the usual norm is neither used nor saved.
-        return [] if self._guard.max_growth is None else [self._usual]
+        self._fault = _variable([0.0, 0.0], tf.float32, "guard_fault")
 
     def apply_if_sound(
         self,
@@ -162,37 +139,23 @@ class GuardState:
             Whether it was applied, a boolean scalar.
         """
         loss, norm = measured
-        usual, count = tf.unstack(self._usual.read_value())
-        most = _at_most(self._guard.max_gradient_norm)
-        if self._guard.max_growth is not None:
-            # A usual norm of zero would make every growth infinite.
-            known = (count >= WARM_UP) & (usual > 0)
-            growth = usual * self._guard.max_growth
-            most = tf.where(known, tf.minimum(growth, most), most)
         # A loss of minus infinity is below any limit, so that is not enough.
         loss_is_sound = tf.math.is_finite(loss) & (
             loss <= _at_most(self._guard.max_loss)
         )
         # False for a norm of NaN, too.
-        sound = loss_is_sound & (norm <= most)
-
-        def go_on() -> None:
-            apply()
-            if self._guard.max_growth is not None:
-                # The plain mean of the first WINDOW norms, then an exponential
-                # one.
-                good = tf.minimum(count + 1, WINDOW)
-                mean = usual + (norm - usual) / good
-                self._usual.assign(tf.stack([mean, good]))
+        sound = loss_is_sound & (
+            norm <= _at_most(self._guard.max_gradient_norm)
+        )
 
         def stop() -> None:
             # A gradient that overflows while the loss is sound is the loss
             # scale's business: the step is left out, the scale is halved, and
             # nothing is noted.
             is_fault = ~(loss_is_sound & overflowed)
-            only_if(is_fault, lambda: self._note([loss, norm, usual], step))
+            only_if(is_fault, lambda: self._note([loss, norm], step))
 
-        only_if(sound, go_on, stop)
+        only_if(sound, apply, stop)
         return sound
 
     def fault(self) -> Fault | None:
@@ -200,8 +163,8 @@ class GuardState:
         step = int(self._fault_step.numpy())
         if step < 0:
             return None
-        loss, norm, usual = (float(value) for value in self._fault.numpy())
-        return Fault(step, self._guard.reason(loss, norm, usual), loss, norm)
+        loss, norm = (float(value) for value in self._fault.numpy())
+        return Fault(step, self._guard.reason(loss, norm), loss, norm)
 
     def forget(self) -> None:
         """Waits for the next fault."""

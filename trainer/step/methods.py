@@ -262,8 +262,6 @@ class BaseStep:
         chosen = optimizers[optimizer or next(iter(optimizers))]
         # Clipping and moments need each row's whole gradient.
         true = grads.rows_once(gradients, dense=self._spec.form.uses_xla)
-        if step_context.gradient_norms is not None:
-            step_context.gradient_norms.append(grads.global_norm(true))
         if not grads.takes_rows_as_they_come(chosen):
             gradients = true
         # All replicas assign the same here, so nothing must be weighed by

@@ -29,17 +29,15 @@ import tensorflow as tf
 from trainer.data.feeding import Padded
 from trainer.runtime.graph import converted, graph_function, only_if, repeat
 from trainer.step import timed_input
-from trainer.step.context import step_context
 from trainer.step.divergence_guard import Measured
 from trainer.step.forms import Form
 from trainer.step.gradients import (
     all_finite,
     global_norm,
-    reduce_sum,
     rows_once,
 )
 from trainer.step.keras import untracked
-from trainer.step.logs import LOSS_PART, StepLogs
+from trainer.step.logs import StepLogs
 from trainer.step.measuring import in_step
 from trainer.step.methods import GradientSums, Reduced
 from trainer.step.metrics.states import EVAL, TRAINING
@@ -241,10 +239,8 @@ def _is_one(spec: StepSpec) -> bool:
     """Whether a replica's program is the whole step."""
     if spec.parts.loss_scale is not None:
         return False  # The scale is adjusted in cross-replica context.
-    own = spec.has_own("train_step")
-    guarded = spec.parts.guard is not None and not own
     # A loop or a condition around the reduction; see the top of this file.
-    surrounded = spec.accumulation_steps > 1 or guarded
+    surrounded = spec.accumulation_steps > 1 or spec.parts.guard is not None
     return spec.options.loops_on_replicas or not surrounded
 
 
@@ -252,11 +248,13 @@ def _as_one_program(spec: StepSpec) -> Update:
     """The step inside `strategy.run`."""
     strategy = spec.plugin.strategy
     count = spec.accumulation_steps
-    own, guard = spec.has_own("train_step"), spec.parts.guard
+    guard = spec.parts.guard
 
     def program(waited: tf.Tensor, *batches: Any) -> Any:
-        if own:
-            return _own_step(spec, batches[0], waited)
+        if spec.has_own("train_step"):
+            with in_step(spec, batches[0]) as (batch, complete):
+                logs = converted(spec.methods.train_step)(batch)
+                return complete(logs, waited), ()
         # [micro-batches, batch, ...]: a loop can index a tensor, not a tuple.
         stacked = count > 1 and tf.nest.map_structure(
             lambda *same: tf.stack(same), *batches
@@ -278,15 +276,8 @@ def _as_one_program(spec: StepSpec) -> Update:
         logs, result = strategy.run(program, args=(waited, *batches))
         if guard is None:
             return logs, True
-        # Of an overridden step, what was measured; else what was decided.
-        (found,) = _one_of(spec, result, strategy.run)
-        if not own:
-            return logs, found
-        # Its update has been made already. If it was not sound, the averages
-        # stay where they are.
-        return logs, guard.apply_if_sound(
-            found, step=spec.parts.step.read_value(), apply=lambda: None
-        )
+        (applied,) = _one_of(spec, result, strategy.run)
+        return logs, applied
 
     return update
 
@@ -330,33 +321,6 @@ def _compiled(update: Update, *, count: int) -> Update:
         return logs, applied[0] if applied else True
 
     return compiled
-
-
-def _own_step(
-    spec: StepSpec, batch: Any, waited: tf.Tensor
-) -> tuple[StepLogs, tuple[Measured, ...]]:
-    """An overridden `train_step`, and what a guard must know of it."""
-    guarded = spec.parts.guard is not None
-    norms: list[tf.Tensor] | None = [] if guarded else None
-    with (
-        in_step(spec, batch) as (batch, complete),
-        step_context.within(gradient_norms=norms),
-    ):
-        logs = converted(spec.methods.train_step)(batch)
-        logs = complete(logs, waited)
-    if norms is None:
-        return logs, ()
-    # Only what the step returns is known of its loss, under "loss" or in parts.
-    losses = {
-        name: value
-        for name, value in logs.items()
-        if name == "loss" or name.startswith(LOSS_PART)
-    }
-    if not spec.options.reduces_logs:
-        losses = reduce_sum(losses)
-    loss = sum((one.value for one in losses.values()), tf.constant(0.0))
-    # The norm over all optimizers' gradients; 0.0 stands in if there are none.
-    return logs, (Measured(loss, tf.norm([0.0, *norms])),)
 
 
 def _handed_over(

@@ -94,6 +94,12 @@ class Recipe:
                     f"accumulation_steps = {self.accumulation_steps} would "
                     "cut. Leave it at 1."
                 )
+        if self.guard is not None and self.has_own("train_step"):
+            raise UserError(
+                f"{self.name} has a train_step of its own, whose update a "
+                "guard cannot hold back. Check the loss in it, as by "
+                "tf.debugging.assert_all_finite."
+            )
         self.check_class_weight(self.class_weight)
         self.loss = tf.nest.map_structure(as_loss, self.loss)
         if self.run_eagerly:

@@ -94,7 +94,7 @@ def cases():
         "plain": regression(),
         "moving_average": regression(ema_momentum=0.9),
         "accumulation": regression(guard=Guard(), accumulation_steps=2),
-        "guard": regression(guard=Guard(max_growth=10.0)),
+        "guard": regression(guard=Guard(max_gradient_norm=10.0)),
         "bfloat16": regression(precision="mixed_bfloat16"),
         "dropout": regression(model=models.dropout_model),
         "batch_norm": regression(model=normalized),

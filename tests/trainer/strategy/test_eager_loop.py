@@ -47,7 +47,7 @@ class Branches(Trainer):
 CASES = {
     "layers": {},
     "micro-batches": {"accumulation_steps": 2},
-    "a guard": {"guard": Guard(max_growth=1e6)},
+    "a guard": {"guard": Guard(max_gradient_norm=1e6)},
     "averages": {"ema_momentum": 0.9},
     "float16": {"precision": "mixed_float16"},
     "an own step": {"kind": OwnStep},
