@@ -130,7 +130,6 @@ VALUES = {
     "Checkpoint.mode": set(),
     "EarlyStopping.patience": COUNT,
     "EarlyStopping.min_delta": AMOUNT | {"0"},
-    "EarlyStopping.stop_at": AMOUNT | {"0", "-1", NONE},
     "Guard.max_loss": AMOUNT | {"0", "-1", NONE},
     "Guard.max_rollbacks": COUNT,
     "Guard.action": set(),

@@ -98,8 +98,6 @@ class RunState:
                 for group, members in variables.items()
             }
         }
-        parts = self._parts
-        host["metrics_add_up"] = dict(parts.metrics.judged)
         if self.host is not None:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
@@ -152,11 +150,6 @@ class RunState:
             parts.ema.is_stale = False  # They are of these weights.
         if groups is not None:
             return
-        # Whether a metric adds up was tried in the run's first attempt. Another
-        # answer now would change how the rest is rounded.
-        tried = snapshot.host.get("metrics_add_up")
-        if isinstance(tried, dict):
-            parts.metrics.judged |= tried
         if host is not None:
             host.load(snapshot, going_back=going_back)
 

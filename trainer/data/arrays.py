@@ -114,7 +114,7 @@ def _as_array(part: Any, name: str) -> np.ndarray:
     if isinstance(part, list | tuple):
         array = _of_list(part, name)
     elif hasattr(part, "to_numpy"):
-        array = _of_frame(part, name)
+        array = part.to_numpy()
     # A symbolic one has the method, and no values.
     elif isinstance(part, keras.KerasTensor) or not hasattr(part, "__array__"):
         raise UserError(
@@ -153,24 +153,6 @@ def _of_list(part: Any, name: str) -> np.ndarray:
             f"{name} makes no array: {error} Pad rows of different lengths to "
             "one, such as with keras.utils.pad_sequences."
         ) from None
-
-
-def _of_frame(frame: Any, name: str) -> np.ndarray:
-    array: np.ndarray = frame.to_numpy()
-    if array.dtype == object and array.ndim == 2:
-        odd = [
-            str(column)
-            for column, kind in frame.dtypes.items()
-            if getattr(kind, "kind", "O") not in "biuf"
-        ]
-        # Columns of numbers that may be missing are objects, too.
-        if odd:
-            raise UserError(
-                f"{name} has columns that are not numbers: {', '.join(odd)}. "
-                "Encode them, such as with pandas.get_dummies or "
-                "keras.utils.FeatureSpace, or leave them out."
-            )
-    return array
 
 
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:

@@ -269,7 +269,8 @@ class Loop:
         seconds = time.perf_counter() - begin
         if fault is not None:
             assert self._rollback is not None
-            faults.append(self._rollback.judge(fault, earlier=len(faults)))
+            story, *_ = self._rollback.judge(fault, earlier=len(faults))
+            faults.append(f"{story}. A run would roll back.")
         return seconds
 
     def _trace(self, iterator: Any = None) -> Any:

@@ -157,7 +157,7 @@ class Rollback:
         # newest checkpoint must be the same for all.
         self._callbacks.call("on_divergence", run.step)
         # Told before anything is restored: it has the step of the fault.
-        story, entry, entries = self._judged(fault)
+        story, entry, entries = self.judge(fault)
         # A barrier before the chief writes: no process still reads the old file
         # above. And one after it: all processes read the new file below.
         run.plugin.any_process(False)
@@ -173,23 +173,15 @@ class Rollback:
         self._callbacks.give_states()
         self._callbacks.call("on_roll_back", run.step)
 
-    def judge(self, fault: Fault, *, earlier: int) -> str:
-        """Says what a run would do after a fault, without doing it.
-
-        Args:
-            fault: what the guard has found.
-            earlier: how many faults this process has been told of before.
-
-        Raises:
-            Diverged: the run would end.
-        """
-        story, *_ = self._judged(fault, earlier=earlier)
-        return story + ". A run would roll back."
-
-    def _judged(
+    def judge(
         self, fault: Fault, *, earlier: int = 0
     ) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
         """What to say of a fault, its entry, and those that there are.
+
+        Args:
+            fault: what the guard has found.
+            earlier: how many faults this process has been told of before, if
+                it does not roll back.
 
         Raises:
             Diverged: the guard says stop, or the run has gone back too often.

@@ -24,7 +24,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +42,6 @@ _ENDING = (*_HELD, signal.SIGHUP)
 _WAKING = signal.SIGURG
 # To tell the peers and to close files; there is nothing to save.
 _END_SECONDS = 10.0
-# Until a callback that has swallowed `Terminated` has returned.
-_AGAIN_SECONDS = 0.01
 # They start processes past the hooks of `os.register_at_fork`.
 _STARTS = (
     (subprocess, "_fork_exec"),
@@ -69,7 +66,6 @@ class Terminated(BaseException):
     def __init__(self, number: int) -> None:
         name = signal.Signals(number).name
         super().__init__(f"{name}; nothing more was saved")
-        self.number = number
 
 
 class Listener:
@@ -171,7 +167,6 @@ def hold() -> None:
     signal.signal(_WAKING, lambda number, frame: None)
     Listener(_ENDING, _enforce_end, in_main=_interrupt).start()
     threading.Thread(target=_take, name="sigterm", daemon=True).start()
-    sys.unraisablehook = _raise_again(sys.unraisablehook)
     for module, name in _STARTS:
         start = getattr(module, name, None)
         # A second call of `hold` must not wrap it again.
@@ -237,46 +232,17 @@ def _interrupt(number: int) -> None:
         raise terminated
 
 
-def _raise_again(
-    report: Callable[[Any], Any],
-) -> Callable[[Any], Any]:
-    """Makes a hook for what Python cannot raise.
-
-    That is what is raised within a `__del__`, or in a callback of a weak
-    reference or of the garbage collector: Python reports it and goes on, as
-    if no signal had come.
-
-    Args:
-        report: the hook until now, for everything else.
-    """
-
-    def hook(unraisable: Any) -> None:
-        global _interruption
-        error = unraisable.exc_value
-        if not isinstance(error, Terminated):
-            report(unraisable)
-            return
-        _interruption = None
-        # Not from here, where it would be swallowed again.
-        _call_later(_AGAIN_SECONDS, _send_to_main, error.number)
-
-    return hook
-
-
 def _enforce_end(number: int) -> None:
-    """Ends the process if the main thread does not get to do so."""
+    """Ends the process if the main thread does not get to do so.
+
+    Python may also have swallowed `Terminated`, as in a `__del__`.
+    """
     why = (
         f"{signal.Signals(number).name}; nothing more was saved, and what was "
         f"under way has not ended within {_END_SECONDS:g} s"
     )
     # Most often the process ends meanwhile, and this thread with it.
-    _call_later(_END_SECONDS, give_up, why)
-
-
-def _call_later(
-    seconds: float, act: Callable[[Any], None], given: object
-) -> None:
-    timer = threading.Timer(seconds, act, (given,))
+    timer = threading.Timer(_END_SECONDS, give_up, (why,))
     timer.daemon = True
     timer.start()
 

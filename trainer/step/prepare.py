@@ -175,7 +175,7 @@ def _is_open(spec: StepSpec, measure: Measure, y_pred: Any) -> bool:
 
 
 def _kind_of(spec: StepSpec, probe: Probe, name: str) -> type[Measure]:
-    """How a metric is measured; a stored answer saves the trial."""
+    """How a metric is measured."""
     metrics = spec.parts.metrics
     measure = metrics.measures[name]
     metric, error = measure.metric, probe.whole.error
@@ -201,11 +201,8 @@ def _kind_of(spec: StepSpec, probe: Probe, name: str) -> type[Measure]:
     measure.begin()
     if keeps(metric, calls):
         return Kept
-    # A resumed run must measure as before, even if rounding made the trial
-    # come out differently.
-    for known in (metrics.judged.get(name), declared(metric)):
-        if isinstance(known, bool):
-            return Measure if known else Ordered
+    if (said := declared(metric)) is not None:
+        return Measure if said else Ordered
     parts = [one.measured[name] for one in probe.parts]
     return Measure if adds_up(metric, calls, parts) else Ordered
 

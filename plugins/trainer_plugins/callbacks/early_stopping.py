@@ -8,7 +8,6 @@ from absl import logging
 from trainer import Callback
 from trainer.plugin_api import (
     Direction,
-    Finite,
     Monitor,
     NotNegative,
     Positive,
@@ -39,7 +38,6 @@ class EarlyStopping(Callback):
         mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
         patience: evaluations in a row without improvement before stopping.
         min_delta: the smallest change that counts as an improvement.
-        stop_at: stop as soon as the value is this good.
 
     Raises:
         UserError: an argument is invalid, or `"auto"` does not know the
@@ -53,12 +51,10 @@ class EarlyStopping(Callback):
         mode: Direction = "auto",
         patience: Positive = 3,
         min_delta: NotNegative = 0.0,
-        stop_at: Finite | None = None,
     ) -> None:
         super().__init__()
         self.patience = patience
         self.min_delta = min_delta
-        self.stop_at = stop_at
         self._monitor = Monitor(monitor, mode)
         self.best: float | None = None
         self.best_step: int | None = None
@@ -78,8 +74,6 @@ class EarlyStopping(Callback):
         if math.isfinite(value) and (
             self.best is None
             or self._monitor.better(value, self.best, self.min_delta)
-            # Even if it improves by less than min_delta.
-            or self._is_good_enough(value)
         ):
             self.best, self.best_step, self.wait = value, step, 0
         else:
@@ -110,21 +104,9 @@ class EarlyStopping(Callback):
         self.wait = state["wait"]
 
     def _stop_if_done(self) -> None:
-        name = self._monitor.name
-        best = "none" if self.best is None else f"{self.best:.6g}"
-        if self.best is not None and self._is_good_enough(self.best):
+        if self.wait >= self.patience:
+            best = "none" if self.best is None else f"{self.best:.6g}"
             self.run.stop(
-                f"{name} = {best} at step {self.best_step} has reached "
-                f"stop_at = {self.stop_at:g}"
+                f"{self._monitor.name} has not improved {self.wait} times in a "
+                f"row; best: {best} at step {self.best_step}"
             )
-        elif self.wait >= self.patience:
-            self.run.stop(
-                f"{name} has not improved {self.wait} times in a row; "
-                f"best: {best} at step {self.best_step}"
-            )
-
-    def _is_good_enough(self, value: float) -> bool:
-        # `better` is strict, and reaching the value exactly is enough.
-        return self.stop_at is not None and not self._monitor.better(
-            self.stop_at, value
-        )

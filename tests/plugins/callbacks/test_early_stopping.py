@@ -33,7 +33,6 @@ def run(values, *, steps=None, model_dir=None, **options):
         ([3, 2, 2.5, 1.9, 1], {"mode": "min"}, 5),
         ([0.1, 0.5, 0.4, 0.5, 0.9], {"mode": "max"}, 4),
         ([1.0, 0.95, 0.91, 0.9], {"mode": "min", "min_delta": 0.2}, 3),
-        ([0.9, 0.96, 0.97, 1], {"mode": "max", "stop_at": 0.97}, 3),
         ([math.nan, math.nan, 1], {"mode": "min"}, 2),
     ],
 )

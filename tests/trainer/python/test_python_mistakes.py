@@ -264,7 +264,7 @@ MISTAKES = {
         lambda: make().fit(X, [str(label) for label in Y]),
         "y holds text, .*numpy.unique",
     ),
-    "a column is text": (lambda: make().fit(Frame(), Y[:2]), "numbers: city"),
+    "a column is text": (lambda: make().fit(Frame(), Y[:2]), "x holds text"),
     "rows of several lengths": (
         lambda: make().fit([[1, 2], [3]], [0, 1]),
         "different lengths.*pad_sequences",

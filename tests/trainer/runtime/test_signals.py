@@ -237,70 +237,23 @@ print(set(codes))
     assert (done.stdout, done.stderr) == ("{75}\n", "")
 
 
-SWALLOWING = {
-    "garbage collection": """
-import gc
+def test_where_python_swallows_exceptions_the_process_still_ends():
+    """As in JAX's callback of the garbage collector."""
+    code = """
+import gc, os, signal, time
+from trainer.runtime import signals
+signals._END_SECONDS = 0.5
+signals.hold()
+def send(*ignored):
+    gc.callbacks.remove(send)
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(20):
+        time.sleep(0.01)
 gc.callbacks.append(send)
 gc.collect()
-""",
-    "weak reference": """
-import weakref
-class Thing: pass
-thing = Thing()
-reference = weakref.ref(thing, send)
-del thing
-""",
-    "finalizer": """
-class Thing:
-    __del__ = send
-Thing()
-""",
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("SIGTERM", "garbage collection"),
-        ("SIGHUP", "weak reference"),
-        ("SIGTERM", "finalizer"),
-    ],
-)
-def test_where_python_swallows_exceptions_it_is_raised_again(name, place):
-    """As in JAX's callback of the garbage collector; and ends a system call."""
-    code = f"""
-import time
-from trainer.runtime import signals
-signals._END_SECONDS = 60
-signals.hold()
-sent = []
-def send(*ignored):
-    if not sent:
-        sent.append(os.kill(os.getpid(), signal.{name}))
-        for _ in range(20):
-            time.sleep(0.01)
-begin = time.monotonic()
-try:
-    {SWALLOWING[place].replace(chr(10), chr(10) + "    ")}
-    time.sleep(30)
-except signals.Terminated as error:
-    print(error, "|", signals.interruption(), time.monotonic() - begin < 5)
+time.sleep(30)
 """
-    done = run(code)
-    line = f"{name}; nothing more was saved"
-    assert (done.stdout, done.stderr) == (f"{line} | {line} True\n", "")
-
-
-def test_what_else_python_swallows_is_reported_as_ever():
-    code = """
-from trainer.runtime import signals
-signals.hold()
-class Thing:
-    def __del__(self):
-        raise ValueError("of mine")
-Thing()
-"""
-    assert "ValueError: of mine" in run(code).stderr
+    assert run(code).returncode == 75
 
 
 @BOTH

@@ -61,9 +61,6 @@ class MetricSet:
         is_cut: whether a training step sees its batch in several parts.
         states: what the host keeps of metrics that are no sums, by the
             interval that is measured over, or `KEPT`, and the metric's name.
-        judged: the metrics that were tried, and whether they add up. A
-            checkpoint holds it: another answer in a resumed run would change
-            how sums are rounded.
 
     Raises:
         UserError: an overridden step cannot have such a metric.
@@ -81,7 +78,6 @@ class MetricSet:
         self.given = {False: plain, True: weighted}
         self.in_layers = LayerMetrics(model)
         self.measures: dict[str, Measure] = {}
-        self.judged: dict[str, bool] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.is_cut = False
         self._model = model
@@ -159,13 +155,12 @@ class MetricSet:
 
     def decide(self, name: str, kind: type[Measure]) -> None:
         """Says what kind a metric is of, once it has been tried."""
-        self.judged[name] = adds_up = kind is Measure
         tried = self.measures[name]
         self.measures[name] = kind(
             tried.metric,
             tried.output,
             tried.in_layer,
-            adds_up,
+            kind is Measure,
             is_weighted=tried.is_weighted,
         )
 

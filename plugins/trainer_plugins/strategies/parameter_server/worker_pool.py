@@ -55,7 +55,7 @@ def _dequeue() -> tf.Tensor:
     return tf.ensure_shape(named, [3])
 
 
-def _check_input(make: Callable[[Any], tf.data.Dataset]) -> None:
+def _check_input(make: Callable[[], tf.data.Dataset]) -> None:
     """Checks that another process can make a dataset.
 
     Raises:
@@ -63,8 +63,7 @@ def _check_input(make: Callable[[Any], tf.data.Dataset]) -> None:
     """
 
     def traced() -> tf.Tensor:
-        context = tf.distribute.InputContext()
-        return tf.data.experimental.to_variant(make(context))
+        return tf.data.experimental.to_variant(make())
 
     with outside_graph():
         function = graph_function(traced).get_concrete_function()
@@ -114,12 +113,6 @@ class WorkerPool:
         with self._plugin.scope():
             return tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    @functools.cached_property
-    def _have_gpus(self) -> bool:
-        """Whether workers have GPUs, to which batches are prefetched."""
-        gpus = tf.config.list_logical_devices("GPU")
-        return any("/job:worker/" in gpu.name for gpu in gpus)
-
     def distribute(self, make_dataset: MakeDataset) -> Any:
         """Returns an iterator over the batches that closures name."""
         self._input, self._next = self._input + 1, 0
@@ -136,21 +129,13 @@ class WorkerPool:
             )
             return named[1], named[2]
 
-        def per_worker(context: tf.distribute.InputContext) -> Any:
-            # TensorFlow runs this on each worker when it joins, and again
-            # when it rejoins.
+        def on_worker() -> tf.data.Dataset:
+            # TensorFlow runs this on each worker when it joins, and again when
+            # it rejoins. Not a distributed dataset, which would check in each
+            # step whether there still is a batch.
             return make_dataset(range(1), next_range=next_range)
 
-        def on_worker() -> Any:
-            if self._have_gpus:
-                return self.strategy.distribute_datasets_from_function(
-                    per_worker
-                )
-            # A distributed dataset only adds a branch to each step: it checks
-            # whether there still is a batch.
-            return per_worker(tf.distribute.InputContext())
-
-        _check_input(per_worker)
+        _check_input(on_worker)
         return iter(self._coordinator.create_per_worker_dataset(on_worker))
 
     def train(
