@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.data.stacks import Stacks
 from trainer.errors import UserError
 from trainer.runtime.graph import plain
 
@@ -198,14 +197,18 @@ class Batches(abc.ABC):
         """
 
     def why_not_stacked(self) -> str | None:
-        """Why no stacks can be made; `None` if they can."""
-        return "the data is read in its order: give arrays or Examples"
+        """Why rows cannot be numbered; `None` if they can."""
+        return "the data is read in its order"
 
-    def stacks(self, *, start: int) -> Stacks:
-        """The global batches in stacks, for a single replica.
+    def rows_of(self, first: int, most: int) -> tf.Tensor:
+        """The numbers of the rows of `arrays` that some steps take.
 
         Args:
-            start: the step that takes the first batch.
+            first: the first step.
+            most: how many there are at most.
+
+        Returns:
+            Int64 of shape `[steps, batch]`, up to a batch of another size.
         """
         raise NotImplementedError
 

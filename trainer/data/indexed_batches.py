@@ -16,24 +16,12 @@ from trainer.data.batches import (
     position_of,
 )
 from trainer.data.examples import Examples
-from trainer.data.stacks import (
-    MOST_OF_NUMBERS,
-    MOST_ROWS,
-    NOT_NUMBERS,
-    READERS,
-    READY,
-    Stack,
-    Stacks,
-    fit_on_device,
-    stack_size,
-)
+from trainer.data.stacks import MOST_BYTES
 from trainer.errors import UserError
 from trainer.runtime.graph import converted, plain
 from trainer.values.annotations import Positive
 from trainer.values.configurable import checked
 
-# A step that no run reaches.
-_FAR = 2**62
 # What `tf.random.experimental.index_shuffle` puts before its two seeds.
 _FIRST_SEED = 498247692
 
@@ -152,83 +140,29 @@ class IndexedBatches(Batches):
         """See `Batches.why_not_stacked`."""
         if type(self).read is not IndexedBatches.read:
             return f"{type(self).__name__} reads its batches in its own way"
-        for leaf in tf.nest.flatten(self.element_spec):
-            if not isinstance(leaf, tf.TensorSpec):
-                return f"the data holds a {type(leaf).__name__}, not a tensor"
-            if leaf.dtype in NOT_NUMBERS:
-                return f"the data holds a tensor of {leaf.dtype.name}"
-            if not leaf.shape[1:].is_fully_defined():
-                return (
-                    f"the data has batches of the shape {leaf.shape}, which "
-                    "does not say how large they are"
-                )
+        if self.arrays is None:
+            return "the examples are not plain arrays, or have a transform"
+        columns = tf.nest.flatten(self.arrays)
+        if any(column.dtype == tf.string for column in columns):
+            return "the data holds a tensor of string"
+        size = sum(one.shape.num_elements() * one.dtype.size for one in columns)
+        if size > MOST_BYTES:
+            return f"the data has {size:,} bytes; at most {MOST_BYTES:,} do"
         return None
 
-    def stacks(self, *, start: int) -> Stacks:
-        """See `Batches.stacks`; a short batch is a stack of its own."""
-        columns = self.examples.columns()
-        by_number = fit_on_device(columns)
-        if by_number:
-            size = min(MOST_OF_NUMBERS, max(MOST_ROWS // self.batch_size, 1))
-        else:
-            size = stack_size(self.element_spec, self.batch_size)
-        # A short batch cannot be in the middle of a stack.
-        full = self._full_batches if self._has_short else _FAR
-        if self._has_short:
-            # As even as can be: fewer batches are read to be thrown away.
-            size = max(-(-full // -(-full // size)), 1) if full else 1
+    def rows_of(self, first: int, most: int) -> tf.Tensor:
+        """See `Batches.rows_of`."""
+        steps = range(first, first + most)
+        positions = [position_of(step, self.skipped) for step in steps]
+        short = [
+            p % self.steps_per_epoch == self._full_batches for p in positions
+        ]
+        count = [*short, not short[0]].index(not short[0])
+        size = self.last_size if short[0] else self.batch_size
         with tf.device("CPU:0"):
-            skipped = tf.constant([*self.skipped, _FAR], tf.int64)
-
-        def next_stack(position: tf.Tensor, _: tf.Tensor) -> Any:
-            left = full - position % self.steps_per_epoch
-            count = tf.clip_by_value(left, 1, size)
-            # It ends before a batch that is skipped, of which one is made that
-            # has none.
-            after = tf.searchsorted(skipped, position[None])[0]
-            count = tf.minimum(count, tf.gather(skipped, after) - position)
-            return position + tf.maximum(count, 1), (position, count)
-
-        def read(position: tf.Tensor, count: tf.Tensor) -> Stack:
-            inside = tf.range(tf.constant(size, tf.int64))
-            # The last one is repeated.
-            inside = tf.minimum(inside, tf.maximum(count - 1, 0))
-            rows = tf.range(tf.constant(self.batch_size, tf.int64))
-            if self._has_short:
-                is_short = position % self.steps_per_epoch == full
-                inside = inside[: tf.where(is_short, 1, size)]
-                rows = rows[
-                    : tf.where(is_short, self.last_size, self.batch_size)
-                ]
-            batches = self._numbers((position + inside)[:, None], rows)
-            if not by_number:
-                batches = self._gather(batches, columns)
-            return Stack(batches, tf.cast(count, tf.int32))
-
-        first = tf.constant(position_of(start, self.skipped), tf.int64)
-        dataset = (
-            tf.data.Dataset.counter()
-            .scan(first, plain(next_stack))
-            .map(
-                plain(read),
-                num_parallel_calls=READERS,
-                deterministic=True,
-            )
-            .prefetch(READY)
-        )
-        return Stacks(_as_it_is(dataset), columns if by_number else None)
-
-    def _gather(self, numbers: tf.Tensor, columns: Any) -> Any:
-        """Reads several batches of one size."""
-        if columns is not None:
-            # Rows are rows, in however many batches.
-            return self.examples.gather(numbers)
-        # One by one: what is done to a batch may depend on all of it.
-        return tf.map_fn(
-            converted(self.examples.gather),
-            numbers,
-            fn_output_signature=self.element_spec,
-        )
+            taken = tf.constant(positions[:count], tf.int64)
+            rows = tf.range(tf.constant(size, tf.int64))
+            return self._numbers(taken[:, tf.newaxis], rows)
 
     def _numbers(self, positions: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Returns the numbers of the examples in batches.

@@ -1,110 +1,70 @@
-"""Stacks of batches of one shape, for a compiled loop over many steps."""
+"""Stacks of batches by the numbers of their rows, for a compiled loop."""
 
-from typing import Any, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-# More batches gain little: by then a step costs as much in the middle of a
-# stack as a call costs at its end.
-MOST_BATCHES = 50
-# A few of them are made and kept ready while one is used.
-MOST_BYTES = 64 << 20
-READERS, READY = 2, 1
-# Of rows that a step reads by itself a stack holds only the numbers, and may be
-# much longer; but the first one must not take long.
-MOST_OF_NUMBERS, MOST_ROWS = 1000, 1 << 17
-# Larger arrays stay with the input pipeline. On a CPU they are not copied; an
-# accelerator has to hold them beside the model.
-MOST_ON_DEVICE = 1 << 30
-# XLA has no such tensors.
-NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
+if TYPE_CHECKING:  # They number their rows.
+    from trainer.data.batches import Batches
 
-
-class Stack(NamedTuple):
-    """Consecutive batches of a run.
-
-    Attributes:
-        batches: a structure of tensors of shape `[size, batch, ...]`; or, where
-            `Stacks.columns` are there, the int64 numbers of their rows, of
-            shape `[size, batch]`.
-        count: int32 scalar, how many to use, from the first one on. Others
-            repeat examples, so that all stacks have one shape.
-    """
-
-    batches: Any
-    count: tf.Tensor
-
-
-class Stacks(NamedTuple):
-    """All stacks from a step on.
-
-    Attributes:
-        dataset: endless, of `Stack`.
-        columns: a structure of tensors of shape `[examples, ...]`, if stacks
-            hold the numbers of their rows; `None` if they hold the batches.
-    """
-
-    dataset: tf.data.Dataset
-    columns: Any = None
+# Steps in a program. All its stacks have this size, or each number of steps
+# would be compiled anew; more batches gain little.
+SIZE = 100
+# An accelerator has to hold larger arrays beside the model.
+MOST_BYTES = 1 << 30
 
 
 class Rows(NamedTuple):
     """Batches as numbers of rows, which a step gathers on its device.
 
     Attributes:
-        columns: see `Stacks`.
-        numbers: int64, of shape `[size, batch]`.
+        columns: a structure of tensors of shape `[examples, ...]`.
+        numbers: int64, of shape `[SIZE, batch]`.
     """
 
     columns: Any
-    numbers: tf.Tensor
+    numbers: Any
 
-
-def one_of(batches: Any, index: tf.Tensor) -> Any:
-    """One batch of a stack.
-
-    Args:
-        batches: `Stack.batches`, or `Rows`.
-        index: integer scalar.
-    """
-    if isinstance(batches, Rows):
-        numbers = batches.numbers[index]
+    def batch(self, index: tf.Tensor) -> Any:
+        """One of them, in a graph."""
         return tf.nest.map_structure(
-            lambda column: tf.gather(column, numbers), batches.columns
+            lambda column: tf.gather(column, self.numbers[index]), self.columns
         )
-    return tf.nest.map_structure(lambda part: part[index], batches)
 
 
-def stack_size(spec: Any, batch_size: int) -> int:
-    """How many batches a stack holds at most.
-
-    Args:
-        spec: the element spec of the batches.
-        batch_size: examples in a batch.
-
-    Returns:
-        At most `MOST_BATCHES`, and as many as fit into `MOST_BYTES`, but at
-        least one.
-    """
-    row = sum(
-        int(np.prod(leaf.shape[1:], dtype=np.int64)) * leaf.dtype.size
-        for leaf in tf.nest.flatten(spec)
-    )
-    return min(MOST_BATCHES, max(MOST_BYTES // max(row * batch_size, 1), 1))
-
-
-def fit_on_device(columns: Any) -> bool:
-    """Whether arrays are few enough bytes to be kept beside a model.
+class StackReader:
+    """Hands out the batches of a single replica, many at once.
 
     Args:
-        columns: a structure of tensors; `None` if there are none.
+        batches: say nothing against stacks, see `Batches.why_not_stacked`.
+        start: the step that takes the first one.
     """
-    leaves = tf.nest.flatten(columns)
-    return all(
-        isinstance(leaf, tf.Tensor) and leaf.dtype not in NOT_NUMBERS
-        for leaf in leaves
-    ) and (
-        sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
-        <= MOST_ON_DEVICE
-    )
+
+    def __init__(self, batches: "Batches", *, start: int) -> None:
+        self._batches, self._step = batches, start
+
+    @functools.cached_property
+    def _columns(self) -> Any:
+        # On the device of the caller, once; where they are there already,
+        # nothing is copied.
+        return tf.nest.map_structure(tf.identity, self._batches.arrays)
+
+    def spec(self) -> Rows:
+        """What `take` returns."""
+        size, last = self._batches.batch_size, self._batches.last_size
+        numbers = tf.TensorSpec(
+            [SIZE, size if size == last else None], tf.int64
+        )
+        columns = tf.nest.map_structure(
+            tf.TensorSpec.from_tensor, self._columns
+        )
+        return Rows(columns, numbers)
+
+    def take(self, most: int) -> tuple[Rows, int]:
+        """The next batches, and how many they are: at most so many."""
+        numbers = self._batches.rows_of(self._step, min(most, SIZE))
+        count = len(numbers)
+        self._step += count
+        rest = [[0, SIZE - count], [0, 0]]
+        return Rows(self._columns, tf.pad(numbers, rest)), count

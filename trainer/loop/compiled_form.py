@@ -14,6 +14,7 @@ from absl import logging
 
 from trainer.data.batches import Batches
 from trainer.data.feeding import exact, feeder
+from trainer.data.stacks import StackReader
 from trainer.errors import UserError
 from trainer.loop.rollback import without_skipped
 from trainer.loop.run import Run
@@ -24,7 +25,7 @@ from trainer.step.keras.private import all_layers
 from trainer.step.logs import LOSS_PART
 from trainer.step.lookups import TYPE
 from trainer.strategy.checks import why_not_in_form
-from trainer.strategy.graph_loop import GraphLoop, StackReader
+from trainer.strategy.graph_loop import GraphLoop
 
 # Steps before this one are a graph under "auto": about as many as XLA needs
 # to make good for its compilation. A host loop ends here.
@@ -159,9 +160,7 @@ class CompiledForm:
                 if measure.adds_up is False:
                     return f"the host updates the metric {name!r} in each step"
             reason = self._batches.why_not_stacked()
-            return (
-                reason and f"{form} needs examples of a known shape: {reason}"
-            )
+            return reason and f"{form} takes rows of arrays, and {reason}"
         return reason
 
     def _trace(self) -> Any:
@@ -220,7 +219,7 @@ def training_input(run: Run, batches: Batches, *, start: int) -> Any:
         batches, run.model_dir, by_step=plugin.options.batches_by_step
     )
     if run.spec.form is Form.XLA_STACK:
-        return StackReader(wanted.stacks(start=start))
+        return StackReader(wanted, start=start)
     make_dataset = feeder(
         wanted,
         start=start,

@@ -1,29 +1,11 @@
 """Reads the micro-batches of a step, and times the wait for them."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.stacks import one_of
 from trainer.runtime.tensorflow_private import is_deterministic
-
-
-@dataclasses.dataclass(frozen=True)
-class OneOfStack:
-    """Stands for an iterator inside a loop over a stack of batches.
-
-    Attributes:
-        batches: a structure of tensors of shape `[size, batch, ...]`, or
-            `Rows` of which a step gathers its own.
-        index: integer scalar, which of them a step takes.
-        waited: float32 scalar, the seconds that it waited for the stack.
-    """
-
-    batches: Any
-    index: tf.Tensor
-    waited: tf.Tensor
 
 
 class Given:
@@ -58,9 +40,6 @@ def read(iterator: Any, count: int = 1) -> tuple[tuple[Any, ...], tf.Tensor]:
         The micro-batches, and the seconds that the step waited for them, a
         float32 scalar.
     """
-    if isinstance(iterator, OneOfStack):
-        assert count == 1, "a stack holds whole batches"
-        return (one_of(iterator.batches, iterator.index),), iterator.waited
     if isinstance(iterator, Given):
         return tuple(next(iterator) for _ in range(count)), iterator.waited
     if is_deterministic():

@@ -2,18 +2,17 @@
 
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.stacks import Rows, Stack, Stacks
+from trainer.data.stacks import Rows, StackReader
 from trainer.errors import outside_graph
 from trainer.runtime.graph import graph_function, repeat
 from trainer.step.gradients import among_zeros, reduce_sum
 from trainer.step.reductions.sums import Packing, Sums, stacked
-from trainer.step.timed_input import OneOfStack
+from trainer.step.timed_input import Given
 
 # One optimizer or evaluation step in cross-replica context: takes the
 # iterator, returns a structure of per-replica tensors that add up over steps.
@@ -204,63 +203,11 @@ def _all_rows(sums: tf.Tensor) -> tf.Tensor:
     return tf.transpose(reduce_sum(own), [1, 0, 2])
 
 
-class StackReader:
-    """Hands out the batches of stacks, as many as a call has steps.
-
-    Args:
-        stacks: of the batches, from the first one to hand out.
-    """
-
-    def __init__(self, stacks: Stacks) -> None:
-        self._spec = stacks.dataset.element_spec.batches
-        self._columns = stacks.columns
-        self._placed: Any = None
-        self._stacks = iter(stacks.dataset)
-        self._batches: Any = None
-        self._next = self._end = 0
-
-    def spec(self) -> Any:
-        """What the batches of a stack look like."""
-        return self._rows_of(self._spec, tf.TensorSpec.from_tensor)
-
-    def take(self, most: int) -> tuple[Any, int, int, float]:
-        """The next batches, all from one stack.
-
-        Args:
-            most: how many steps want one, at least one.
-
-        Returns:
-            A stack's batches, or `Rows` on the device of the caller; the
-            first one to use, the one after the last to use, and the seconds
-            that it took to get them.
-        """
-        begin = time.perf_counter()
-        while self._next == self._end:
-            stack: Stack = next(self._stacks)
-            self._batches = self._rows_of(stack.batches, lambda part: part)
-            self._next, self._end = 0, int(stack.count)
-        waited = time.perf_counter() - begin
-        first = self._next
-        self._next = min(first + most, self._end)
-        return self._batches, first, self._next, waited
-
-    def _rows_of(self, held: Any, as_part: Callable[[Any], Any]) -> Any:
-        """What a stack holds, with the columns that it numbers the rows of."""
-        if self._columns is None:
-            return held
-        if self._placed is None:
-            # On the device of the step, once; where they are there already,
-            # nothing is copied.
-            self._placed = tf.nest.map_structure(tf.identity, self._columns)
-        return Rows(tf.nest.map_structure(as_part, self._placed), held)
-
-
 class StackLoop(GraphLoop):
     """Runs a step n times, in one XLA program for each stack of batches.
 
-    The program's loop begins and ends where it is told, so a step is the same
-    program wherever a call begins or ends: no result depends on it. For a
-    single replica.
+    The program's loop ends where it is told, so a step is the same program
+    wherever a call ends: no result depends on it. For a single replica.
 
     Args:
         step: see `Step`.
@@ -275,25 +222,17 @@ class StackLoop(GraphLoop):
             step, strategy, around=functools.partial(tf.device, device)
         )
         self._step = graph_function(
-            lambda batches, index, waited: self._packed(
-                OneOfStack(batches, index, waited)
-            )
+            lambda rows, index: self._packed(Given([rows.batch(index)]))
         )
-        self._loop = graph_function(self._many_steps, jit_compile=True)
+        self._loop = graph_function(self.many_steps, jit_compile=True)
 
     def _run(
         self, iterator: StackReader, num_steps: int, sums: tf.Tensor
     ) -> tf.Tensor:
         while num_steps:
-            batches, begin, end, waited = iterator.take(num_steps)
-            sums = self._loop(
-                batches,
-                tf.constant([begin, end]),
-                # Waited for once, and so counted once.
-                tf.constant(waited, tf.float32),
-                sums,
-            )
-            num_steps -= end - begin
+            rows, count = iterator.take(num_steps)
+            sums = self._loop(rows, tf.constant(count), sums)
+            num_steps -= count
         return sums
 
     def trace(self, iterator: StackReader) -> None:
@@ -302,39 +241,19 @@ class StackLoop(GraphLoop):
             super().trace(iterator)
 
     def _step_spec(self, iterator: StackReader) -> tuple[Any, ...]:
-        index, waited = tf.TensorSpec([], tf.int32), tf.TensorSpec([])
-        return iterator.spec(), index, waited
+        return iterator.spec(), tf.TensorSpec([], tf.int32)
 
-    def _loop_spec(self, iterator: StackReader) -> tuple[Any, ...]:
-        bounds, waited = tf.TensorSpec([2], tf.int32), tf.TensorSpec([])
-        return iterator.spec(), bounds, waited
+    _loop_spec = _step_spec
 
-    def _many_steps(
-        self,
-        batches: Any,
-        bounds: tf.Tensor,
-        waited: tf.Tensor,
-        carried: tf.Tensor,
+    def many_steps(
+        self, iterator: Rows, num_steps: tf.Tensor, carried: tf.Tensor
     ) -> tf.Tensor:
-        """The loop itself; only called while it is traced.
-
-        Args:
-            batches: a structure of tensors of shape `[size, batch, ...]`, or
-                `Rows`.
-            bounds: int32 of shape `[2]`: the first batch, and the one after
-                the last.
-            waited: float32 scalar, seconds.
-            carried: float64 of shape `[sums, 1, packing.size]`.
-
-        Returns:
-            The new sums, shaped like `carried`.
-        """
+        """See `GraphLoop.many_steps`; the first batches of a stack."""
 
         def one_more(number: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
-            at_first = tf.where(number == bounds[0], waited, 0.0)
-            return sums + self._step(batches, number, at_first)
+            return sums + self._step(iterator, number)
 
-        return repeat(one_more, carried, start=bounds[0], stop=bounds[1])
+        return repeat(one_more, carried, stop=num_steps)
 
 
 @contextlib.contextmanager

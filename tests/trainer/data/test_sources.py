@@ -270,8 +270,7 @@ def read(rows, transform):
         np.ones([rows, 1 << 10], "float32"), transform=transform
     )
     batches = IndexedBatches(examples, batch_size=4, shuffle=True)
-    datasets = batches.read(start=0), batches.stacks(start=0).dataset
-    iterators = [iter(dataset) for dataset in datasets]
+    iterators = [iter(batches.read(start=0)) for _ in range(2)]
     for iterator in iterators:
         next(iterator)
     gc.collect()
