@@ -8,7 +8,6 @@ one a line:
     {"join": name, ...}                      task: takes part, see `Hello`
     {"proof": text}                          coordinator: proves who it is
     {"running": true}                        coordinator: a run goes on, wait
-    {"waiting": [name]}                      coordinator: who has not joined
     {"start": [name]}                        coordinator: go on to TensorFlow
     {"refuse": text}                         coordinator: a user's mistake
     {"missing": text}                        coordinator: too few have come
@@ -174,12 +173,7 @@ class Coordinator:
 
     async def _admit(self) -> None:
         """Waits until it is certain who takes part, and tells those."""
-        known: list[Channel] = []
         while (decision := self._admission.decide()) is None:
-            if known != (present := list(self._channels.values())):
-                known = present
-                # Each says at its own deadline who is missing.
-                self._broadcast(waiting=self._admission.absent)
             await asyncio.sleep(_ADMIT_SECONDS)
         self._members = decision.get("start")
         self._broadcast(**decision)

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from trainer import StartAgain, UserError
 from trainer.plugin_api import split_address
 from trainer_plugins.control_plane.addresses import (
@@ -19,9 +21,6 @@ from trainer_plugins.control_plane.difference import missing
 from trainer_plugins.control_plane.options import ANSWER_SECONDS, Options
 
 _RETRY_SECONDS = 0.1
-# A task waits a little longer than the coordinator, which knows best who is
-# missing.
-_DECISION_SECONDS = 1.0
 
 
 class Joining:
@@ -55,15 +54,16 @@ class Joining:
         self._tasks = tasks
         self._options = options
         self._port = coordinator_port(tasks)
-        first, address = next(iter(tasks.items()))
+        self._first, address = next(iter(tasks.items()))
         self._host = connectable(split_address(address)[0])
-        # Until the coordinator says more, this task waits for the first one.
-        self._absent = [first]
         self._note = ""
         self._runs_without = False
 
     async def run(self) -> tuple[Channel, list[str]]:
         """Returns the connection, and who takes part, when the run has started.
+
+        Until it is connected, this task waits for the first one alone; then
+        that one's coordinator says who is missing.
 
         Raises:
             StartAgain: too many tasks are missing.
@@ -74,18 +74,16 @@ class Joining:
         while True:
             channel = await self._open()
             if channel is not None:
-                seconds = max(deadline - time.monotonic(), 0.0)
-                members = await self._await_start(channel, seconds)
+                members = await self._await_start(channel)
                 if members is not None:
                     return channel, members
-                # What was said of the others may no longer be true.
-                self._absent = [next(iter(self._tasks))]
                 if self._runs_without:
                     # The tasks of the run that has ended are started again.
                     self._runs_without = False
                     deadline = time.monotonic() + start_seconds
             if time.monotonic() >= deadline:
-                raise StartAgain(f"{self._missing()}{self._note}")
+                text = missing([self._first], self._tasks, start_seconds)
+                raise StartAgain(f"{text}{self._note}")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _open(self) -> Channel | None:
@@ -123,30 +121,17 @@ class Joining:
             channel.abort()
         return None
 
-    async def _await_start(
-        self, channel: Channel, seconds: float
-    ) -> list[str] | None:
+    async def _await_start(self, channel: Channel) -> list[str] | None:
         """Returns who takes part; `None` if the connection ends before."""
-        try:
-            async with asyncio.timeout(seconds + _DECISION_SECONDS):
-                while (message := await channel.receive()) is not None:
-                    if "refuse" in message:
-                        raise UserError(str(message["refuse"]))
-                    if "missing" in message:
-                        raise StartAgain(str(message["missing"]))
-                    if "waiting" in message:
-                        self._absent = list(map(str, message["waiting"]))
-                    if "running" in message:
-                        self._runs_without = True
-                    if "start" in message:
-                        return list(map(str, message["start"]))
-        except TimeoutError:
-            note = "; a run goes on without this task"
-            raise StartAgain(
-                f"{self._missing()}{note if self._runs_without else ''}"
-            ) from None
+        while (message := await channel.receive()) is not None:
+            if "refuse" in message:
+                raise UserError(str(message["refuse"]))
+            if "missing" in message:
+                raise StartAgain(str(message["missing"]))
+            if "running" in message:
+                self._runs_without = True
+                logging.warning("A run goes on without this task.")
+            if "start" in message:
+                return list(map(str, message["start"]))
         channel.abort()
         return None
-
-    def _missing(self) -> str:
-        return missing(self._absent, self._tasks, self._options.start_seconds)
