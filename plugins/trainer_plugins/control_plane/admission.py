@@ -100,11 +100,6 @@ class Admission:
         self._problem: str | None = None
         self._problem_since = 0.0
 
-    @property
-    def absent(self) -> list[str]:
-        """The tasks that have not come."""
-        return [name for name in self._tasks if name not in self._present]
-
     def is_another(self, hello: Hello) -> bool:
         """Whether the task of that name is another process so far."""
         known = self._hellos.get(hello.name)
@@ -135,7 +130,8 @@ class Admission:
 
     def decide(self) -> dict[str, Any] | None:
         """Returns the message for all that have come, once it is certain."""
-        now, absent = time.monotonic(), self.absent
+        now = time.monotonic()
+        absent = [name for name in self._tasks if name not in self._present]
         over = now >= self._deadline
         if self._problem is not None:
             lingered = now - self._problem_since > _LINGER_SECONDS
