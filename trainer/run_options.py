@@ -9,8 +9,7 @@ that mistakes in flags show at once.
 import dataclasses
 import functools
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import (
     Annotated,
     Any,
