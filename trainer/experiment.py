@@ -21,6 +21,7 @@ from trainer.loop.run import Run
 from trainer.run_options import TRAINING_MODES, Mode, RunOptions, taking
 from trainer.runtime import fingerprints
 from trainer.runtime.run_paths import RunIsOver, plain
+from trainer.runtime.standard_streams import say_now
 from trainer.sidecar_evaluator import follow
 from trainer.strategy.plugin import StrategyPlugin
 from trainer.strategy.registry import find_strategy
@@ -123,7 +124,9 @@ def build(
             # It must neither begin a run nor change one.
             given = tool.folder(model_dir, asked.callbacks)
             folder = exits.enter_context(given)
+        say_now("building the model")
         call = trainer._new_run(folder)
+        call.longer = "--train_steps={}"
         if mode == "continuous_eval":
             follows = functools.partial(follow, call, asked, is_over=is_over)
             yield BuiltRun(mode, plugin, follows, call)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from trainer.runtime.report import Row as Row
     from trainer.runtime.report import Section as Section
     from trainer.runtime.report import show as show
+    from trainer.runtime.standard_streams import say as say
+    from trainer.runtime.standard_streams import say_now as say_now
     from trainer.step.forms import StrategyOptions as StrategyOptions
     from trainer.step.operations import operations_of as operations_of
     from trainer.step.programs import Program as Program

@@ -53,7 +53,8 @@ _LOOP = record(
     },
 )
 _ACCOUNTS = record(
-    {"id": str, "seconds": dict[str, _SECONDS], "saved_at": _SECONDS | None}
+    {"id": str, "seconds": dict[str, _SECONDS], "saved_at": _SECONDS | None},
+    {"leaves": bool},
 )
 _TIMES = record(
     {

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 START = ["python", "-m", "trainer"]
 
 
-def recorded(arguments: Sequence[str]) -> str:
+def recorded(arguments: Sequence[str], *, module: str = START[-1]) -> str:
     """The command with these arguments, to be pasted into a shell."""
-    return shlex.join([*START, *arguments])
+    return shlex.join([*START[:-1], module, *arguments])
 
 
 def started(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -89,7 +89,12 @@ def show(error: BaseException) -> None:
         # Not at the top, because this imports gin and TensorFlow.
         from trainer.cli.config.names import plain
 
-        say(f"{prefix}{plain(error)}")
+        said = getattr(error, "__notes__", [])
+        # Whoever has pressed Ctrl-C knows why it ends.
+        if not (said and str(error).startswith("SIGINT")):
+            say(f"{prefix}{plain(error)}")
+        for line in said:
+            say(line)
 
 
 def explain(error: BaseException) -> str | None:

@@ -43,24 +43,22 @@ def help_text() -> str:
 
 
 def strategies_text() -> str:
-    """Returns the installed strategies, and what each one has detected."""
+    """Returns a line for each installed strategy, and what is found here."""
     # Not at the top: it imports TensorFlow, and `--help` needs none.
     from trainer.strategy.registry import strategies
 
-    lines = []
+    lines, found, wrong = [], [], []
     for name, plugin in sorted(strategies().items()):
         try:
-            detection = plugin.detect()
-            found = "nothing" if detection is None else detection.found
+            if (detection := plugin.detect()) is not None:
+                found.append(f"{name} ({detection.found})")
         # A broken TF_CONFIG should show here, and not hide the others.
         except UserError as error:
-            found = str(error)
-        # The first two paragraphs of a plugin's docstring are its entry.
-        about = (inspect.getdoc(plugin) or "").split("\n\n")[:2]
-        lines.append(f"--strategy={name}")
-        for text in (*about, f"Found here: {found}"):
-            lines += textwrap.wrap(
-                text, 76, initial_indent="  ", subsequent_indent="  "
-            )
-    lines.append("--strategy=auto takes the best one that has found something.")
-    return "\n".join([*lines, ""])
+            wrong.append(f"{name}: {error}")
+        about = (inspect.getdoc(plugin) or "").partition("\n")[0]
+        lines.append(f"{name:<22} {about}")
+    here = (
+        f"Found here: {', '.join(found)}. --strategy=auto takes the best one."
+    )
+    lines += ["", *textwrap.wrap(here, 79), *wrong]
+    return "\n".join([*lines, "docs/strategies.md says more of each.", ""])

@@ -30,7 +30,12 @@ from trainer.runtime.import_tensorflow import (
 from trainer.runtime.process_exit import ExitReport, headline, last_words
 from trainer.runtime.run_lock import DirectoryLost
 from trainer.runtime.run_paths import check_path, plain
-from trainer.runtime.standard_streams import clean, require_output
+from trainer.runtime.standard_streams import (
+    Saying,
+    clean,
+    require_output,
+    say_now,
+)
 
 if TYPE_CHECKING:
     from trainer.cli.config.gin_private import Origins
@@ -76,7 +81,10 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
     request = flags.parse(arguments)
     if request.is_run and request.model_dir is not None:
         check_path(plain(request.model_dir))
-    logging.use_absl_handler()
+    if sys.stderr.isatty():
+        logging.get_absl_logger().addHandler(Saying())
+    else:
+        logging.use_absl_handler()
     logging.get_absl_logger().addFilter(clean)
     logging.set_verbosity(request.verbosity)
     # `import models` in a gin file means a module in the current folder.
@@ -91,6 +99,7 @@ def _execute(arguments: list[str], report: ExitReport) -> int:
         paths.locate(path, request.search_path)
     # A process that had other things to do before may want to see what it has
     # collected.
+    say_now("importing TensorFlow")
     with without_collections(freeze="tensorflow" not in sys.modules):
         load_tensorflow()
         register()
@@ -164,6 +173,9 @@ def _run(
 
     name = experiment_name(request.gin_file)
     path = plain(request.model_dir or default_path(name))
+    if request.model_dir is None:
+        # Then the command that is recorded goes on with this run, too.
+        arguments = [*arguments, f"--model_dir={path}"]
     run_dir = RunDir(path, experiment=name, arguments=arguments)
     # continuous_eval may start before the run that it follows.
     run_dir.check(must_exist=request.mode in ("eval", "export"))
@@ -214,6 +226,8 @@ def _run(
         if tool := experiment.tool_of(request.mode):
             tool.failed(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)
+        if isinstance(error, StartAgain) and (how := run_dir.continued_with()):
+            error.add_note(how)
         if not isinstance(error, DirectoryLost):
             run_dir.finish(end.reason, headline(found or error))
         if found is None or found is raised:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from trainer.checkpoint import storage
 from trainer.cli import command
 from trainer.cli.config.names import strategies_in_gin
 from trainer.cli.config.written import bindings_of
@@ -31,6 +32,7 @@ from trainer.runtime.files import (
     write_whole,
 )
 from trainer.runtime.memory import peak_memory
+from trainer.runtime.process_exit import LAUNCHER
 from trainer.runtime.run_paths import check_path
 
 _CONFIG = "config.gin"
@@ -153,6 +155,19 @@ class RunDir:
         again = hangs and reason in [x.get("exit_message") for x in attempts]
         self.finish("error" if again else "start_again", reason)
         return again
+
+    def continued_with(self) -> str | None:
+        """Says what is saved, and which command goes on from there.
+
+        `None` where nothing was started, or by a launcher, which goes on.
+        """
+        if self._record is None or LAUNCHER in os.environ:
+            return None
+        paths = storage.listing(os.path.join(self.path, "checkpoints"))
+        saved = "nothing is saved"
+        if paths:
+            saved = f"saved at step {storage.step_of(paths[-1])}"
+        return f"{saved}; continue with: {self._record['command']}"
 
     def _unwritable(self, error: OSError) -> UserError | StartAgain:
         return cannot(f"model_dir {self.path} cannot be written", error)

@@ -86,6 +86,7 @@ class Request:
         mode: the `--mode` of the tasks.
         model_dir: the run directory.
         arguments: for `python -m trainer`, with a `--model_dir`.
+        own: for the launcher.
     """
 
     flags: types.SimpleNamespace
@@ -94,6 +95,7 @@ class Request:
     mode: str
     model_dir: str
     arguments: tuple[str, ...]
+    own: tuple[str, ...]
 
 
 def parse(
@@ -140,6 +142,7 @@ def parse(
         mode=request.mode,
         model_dir=model_dir,
         arguments=tuple(behind),
+        own=tuple(arguments[:at]),
     )
 
 

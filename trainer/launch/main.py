@@ -16,9 +16,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from trainer.cli.command import started
+from trainer.cli.command import recorded, started
 from trainer.cli.flags import HELP_FLAGS
-from trainer.errors import EXIT_DONE, EXIT_USER_ERROR, UserError
+from trainer.errors import (
+    EXIT_DONE,
+    EXIT_START_AGAIN,
+    EXIT_USER_ERROR,
+    UserError,
+)
 from trainer.launch import arguments
 from trainer.launch.agent import Agent
 from trainer.launch.policy import Limits
@@ -70,12 +75,16 @@ def _run(request: arguments.Request) -> int:
     # The ports stay reserved until the end, since a restarted task listens on
     # its port again.
     with _tasks(request) as tasks:
-        return Agent(
+        code = Agent(
             tasks,
             limits=limits,
             run_is_over=run_is_over,
             newest_step=lambda: newest_step(path) if is_read else None,
         ).run()
+    if code == EXIT_START_AGAIN:
+        given = [*request.own, "--", *request.arguments]
+        say(f"continue with: {recorded(given, module='trainer.launch')}")
+    return code
 
 
 @contextlib.contextmanager
@@ -101,13 +110,14 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
     }
     # One for the coordinator, and one for each task but an evaluator.
     with held_ports(1 + sum(counts.values()) - counts["evaluator"]) as ports:
-        # The coordinator's, the first, listens on 127.0.0.1 alone.
-        sys.stdout.write(
-            "ports open to the network during the run: "
-            f"{', '.join(map(str, ports[1:]))}. Anyone who can reach one can "
-            "read and write your files; docs/clusters.md says how to close "
-            "them.\n"
-        )
+        # The coordinator's, the first, listens on 127.0.0.1 alone; the servers
+        # of TensorFlow on every interface, if there is one but "lo".
+        if len(socket.if_nameindex()) > 1:
+            shown = ", ".join(map(str, ports[1:]))
+            sys.stdout.write(
+                f"ports open to the network during the run: {shown} "
+                "(docs/clusters.md says how to close them)\n"
+            )
         yield [
             make(job, index, environ={**environ, **own})
             for job, index, own in cluster_environ(counts, ports)

@@ -178,6 +178,7 @@ class CompiledForm:
             The sums of their losses, and why the form cannot be had.
         """
         run = self._run
+        run.tell(f"compiling the step as {form}")
         try:
             run.use_form(form)
             iterator = self._trace()

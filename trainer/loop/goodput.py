@@ -13,7 +13,8 @@ from trainer.errors import UserError
 from trainer.runtime.import_tensorflow import STARTED
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
-# "lost" is the time between a checkpoint and the start that resumed it.
+# "lost" is the time between a checkpoint and the start that resumed it, and
+# "paused" the same after a run that was asked to leave, and did.
 PHASES = (
     "start_up",
     "compile",
@@ -23,6 +24,7 @@ PHASES = (
     "checkpoint",
     "other",
     "lost",
+    "paused",
 )
 _TRAINING = ("data_wait", "step", "evaluation", "checkpoint", "other")
 # How many accounts this process has made. A counter of itertools is atomic.
@@ -46,7 +48,8 @@ class Accounts:
 
     Each moment is counted in one phase, so that the phases' sum is the time
     from the first attempt's start to now. Time between a checkpoint and the
-    start that resumed it, downtime included, is `"lost"`.
+    start that resumed it, downtime included, is `"lost"`, or `"paused"` if the
+    run had left in order.
 
     The first accounts of a process begin when it first imported this package,
     so that its imports are part of `"start_up"`. Later ones, and those of an
@@ -133,22 +136,26 @@ class Accounts:
     def summary(self) -> dict[str, float]:
         """Seconds by phase, their `"total"`, and the `"goodput"`.
 
-        The goodput is the share of the total that was spent in steps.
+        The goodput is the share of the total, without what was paused, that
+        was spent in steps.
         """
         self._book()
         total = sum(self._seconds.values())
+        running = total - self._seconds["paused"]
         return {
             **self._seconds,
             "total": total,
-            "goodput": self._seconds["step"] / total if total else 0.0,
+            "goodput": self._seconds["step"] / running if running else 0.0,
         }
 
-    def state(self, *, over: bool) -> dict[str, Any]:
+    def state(self, *, over: bool, leaves: bool = False) -> dict[str, Any]:
         """What a checkpoint must hold.
 
         Args:
             over: whether the run has ended. Time until it is
                 extended, if ever, is not lost.
+            leaves: whether the run leaves now, to be started again. Time
+                until then is paused.
         """
         self._book()
         saved_at = None if over else time.time()
@@ -156,6 +163,7 @@ class Accounts:
             "id": self._id,
             "seconds": dict(self._seconds),
             "saved_at": saved_at,
+            "leaves": leaves,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -168,7 +176,8 @@ class Accounts:
         if state["saved_at"] is not None:
             # The clocks of two hosts may differ a little: no negative time.
             gap = self._started_at - state["saved_at"]
-            self._seconds["lost"] += max(gap, 0.0)
+            phase = "paused" if state.get("leaves") else "lost"
+            self._seconds[phase] += max(gap, 0.0)
 
     def lose_since(self, state: Mapping[str, Any]) -> None:
         """Books as lost what was spent after this run's state was saved.

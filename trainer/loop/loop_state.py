@@ -84,7 +84,9 @@ class LoopState:
                     name: ticker.elapsed
                     for name, ticker in self._reporter.tickers.items()
                 },
-                "accounts": self._run.accounts.state(over=over),
+                "accounts": self._run.accounts.state(
+                    over=over, leaves=self._run.leaves
+                ),
             },
             "totals": {},
         }

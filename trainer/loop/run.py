@@ -85,6 +85,10 @@ class Run:
             after it has not been called yet.
         take_value: takes what a callback logs, while there is a reporter.
         trains: identifies the variables that the traced steps train.
+        is_resumed: whether it goes on from a checkpoint on disk.
+        leaves: whether it is ending, to be started again.
+        tell: says what takes a while and has begun; no one, by default.
+        longer: how to ask for a number of steps, with `{}` for the number.
     """
 
     def __init__(
@@ -114,6 +118,9 @@ class Run:
         self.written: set[str] = set()
         self.saved_under: str | None = None
         self.unfired_from: int | None = None
+        self.is_resumed = self.leaves = False
+        self.tell: Callable[[str], None] = lambda doing: None
+        self.longer = "train({})"
         self.take_value: Callable[[str, Value, str | None], None] | None = None
         # The ids of the variables that the traced steps train.
         self.trains = self._trainable()
@@ -226,6 +233,7 @@ class Run:
         micro = spec.accumulation_steps
         parts = [
             f"strategy {plugin.name} on {shown}",
+            *self._describe_shares(),
             f"{self.model.count_params():,} parameters",
             f"batch {spec.batch_size}"
             + (f" in {micro} micro-batches" if micro > 1 else ""),
@@ -233,6 +241,19 @@ class Run:
             "run eagerly" if spec.run_eagerly else f"compiled as {spec.form}",
         ]
         return " | ".join(parts)
+
+    def _describe_shares(self) -> list[str]:
+        """Who shares a batch, and how many examples each one gets."""
+        plugin, replicas = self.plugin, self.plugin.num_replicas
+        jobs = plugin.describe().get("cluster", {}).get("jobs", {})
+        # Beside parameter servers, the chief does not train.
+        trains = ("worker",) if "ps" in jobs else ("worker", "chief")
+        workers = sum(len(jobs.get(job, ())) for job in trains)
+        counts = {"workers": workers, "replicas": replicas}
+        named = [f"{n} {name}" for name, n in counts.items() if n > 1]
+        each, rest = divmod(self.spec.batch_size, replicas)
+        shown = f"{each} or {each + 1}" if rest else str(each)
+        return [", ".join([*named, f"{shown} examples each"])] if named else []
 
     # What the loop and evaluations use.
 

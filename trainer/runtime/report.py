@@ -58,7 +58,9 @@ def show(value: Any, unit: Unit = "") -> str:
         return _with_prefix(value, unit.replace("bytes", "B"))
     if isinstance(value, int):
         return f"{value:,} {unit}".strip()
-    return f"{value:.4g} {unit}".strip()
+    # Four digits, and no exponent where there need be none.
+    written = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{written} {unit}".strip()
 
 
 def as_json(sections: Sequence[Section]) -> dict[str, Any]:

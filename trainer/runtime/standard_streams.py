@@ -78,6 +78,20 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def say_now(doing: str) -> None:
+    """Says on a terminal what takes a while and has begun."""
+    if sys.stderr.isatty():
+        say(f"{doing} ...")
+
+
+class Saying(logging.Handler):
+    """Prints what is logged for a person: without its time and source."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        say(f"{record.levelname.lower()}: {self.format(record)}")
+
+
 def clean(record: logging.LogRecord) -> bool:
     """A filter of loggers: keeps each message, but prints it as `say` does."""
     record.msg, record.args = printable(record.getMessage()), ()

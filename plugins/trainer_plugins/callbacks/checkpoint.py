@@ -134,7 +134,7 @@ class Checkpoint(Callback):
         period = run.period(every, "Checkpoint.every")
         self._ticker = Ticker(period, run.plugin.any_process)
         if run.state.restore_newest(self.directory):
-            logging.info("Resuming at step %d.", run.step)
+            run.is_resumed = True
             # A run that left before the events of its step saves it again
             # after them, because callbacks change their state there.
             if run.unfired_from is None:

@@ -11,7 +11,7 @@ from typing import Any
 from absl import logging
 
 from trainer import Callback
-from trainer.plugin_api import Seconds, configurable, give_up, signals
+from trainer.plugin_api import Seconds, configurable, give_up, say, signals
 
 # 128 plus SIGINT, as a shell reports it.
 _EXIT_INTERRUPTED = 130
@@ -114,12 +114,11 @@ class Preemption(Callback):
             raise KeyboardInterrupt
 
     def _leave(self, why: str) -> None:
-        logging.warning(
-            "%s: leaving at the end of this host loop%s.%s",
-            why,
-            ", saved" if self._saves else "",
-            " Once more ends the run at once." if why == "SIGINT" else "",
-        )
+        if why == "SIGINT":
+            say("stopping after this step (Ctrl-C again to stop at once)")
+        else:
+            saved = ", saved" if self._saves else ""
+            logging.warning("%s: leaving after this step%s.", why, saved)
         self.run.start_again(why)
         # After a Ctrl-C one can press it again.
         if self._grace_seconds is not None and why != "SIGINT":

@@ -1,37 +1,58 @@
 """The callback Progress: a bar, or lines where there can be none."""
 
-import importlib.util
+import math
+import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
-from rich.progress import Progress as Bar
 
 from trainer import Callback
-from trainer.plugin_api import configurable, peak_memory
+from trainer.plugin_api import (
+    NotNegative,
+    configurable,
+    peak_memory,
+    say_now,
+    show,
+)
+from trainer_plugins.callbacks.progress_bar import Bar, clock
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
+# What a person calls the phases of the accounts.
+_PHASES = {
+    "start_up": "start-up",
+    "data_wait": "waiting for data",
+    "checkpoint": "checkpoints",
+}
 
 
 @configurable(module="trainer_plugins.callbacks")
 class Progress(Callback):
     """Shows what runs, its newest values, speed and remaining time.
 
-    The remaining time is that of training at its newest speed, without
-    evaluations and checkpoints. A bar in a notebook needs the package
-    ipywidgets. A run that is started from Python has this callback by default;
-    with `verbose=2` it prints a line for each epoch and nothing else.
+    On a terminal these are a bar, below a line for each evaluation; in a
+    notebook a table, and elsewhere lines. A value is the mean over the steps
+    or the epoch that is named beside it. A run that is started from Python has
+    this callback by default; with `verbose=2` it prints a line for each epoch
+    and nothing else.
 
     Args:
         console: where to print; standard output if not given.
+        evaluation_seconds: above a bar, at least this much time is between
+            two evaluations that have a line; the last one always has. 0 shows
+            all. Loggers get all.
     """
 
     only_watches = True
     single = True
     by_default = True
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        evaluation_seconds: NotNegative = 3.0,
+    ) -> None:
         super().__init__()
         self._console = console or Console()
         # Lines are text in a notebook, too.
@@ -40,71 +61,92 @@ class Progress(Callback):
             if self._console.is_jupyter
             else self._console
         )
+        self._evaluation_seconds = evaluation_seconds
         self._bar: Bar | None = None
-        self._task = TaskID(0)
+        self._speed = ""
+        # The step of the last log; `None` if an earlier attempt made it.
+        self._logged: int | None = None
+        # Of the evaluations that were shown last.
+        self._evaluated, self._evaluated_at = -1, -math.inf
+
+    def setup(self) -> None:
+        """Says what takes a while from here on."""
+        if self._is_shown and self.verbose != 2 and not self.following:
+            self.run.tell = say_now
+            # Another call of the same Trainer has nothing to compile.
+            if not self.run.built.runners:
+                say_now("compiling the step")
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the bar."""
+        """Says what runs and where it begins, and starts the bar."""
         self.close()
+        run = self.run
+        self._logged = None if run.step else 0
         if not self._is_shown or self.verbose == 2:
             return
-        self._print([self.run.describe()])
-        # A bar redraws itself with control codes, which would pile up in a
-        # file; in a notebook, rich needs a widget for it.
-        draws = self._console.is_terminal
-        if self._console.is_jupyter:
-            draws = importlib.util.find_spec("ipywidgets") is not None
-        if not draws:
+        self._print([run.describe()])
+        name = (run.model_dir or "").removeprefix("runs/")
+        if run.is_resumed:
+            self._print([f"resumed from step {run.step} of run {name}"])
+        assert run.steps is not None
+        if run.fired_step >= run.steps:
+            more = run.longer.format(2 * run.step)
+            said = f"already finished at step {run.step}; for more: {more}"
+            self._print([said])
             return
-        self._bar = Bar(
-            TextColumn("train"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            # To rich, brackets in a metric's name would be markup.
-            TextColumn("{task.fields[values]}", markup=False),
-            console=self._console,
-            refresh_per_second=4,
-        )
-        self._task = self._bar.add_task(
-            "train", total=self.run.steps, completed=self.run.step, values=""
-        )
-        self._bar.start()
+        # It redraws itself with control codes, which would pile up in a file.
+        if self._console.is_interactive and not self._console.is_jupyter:
+            self._bar = Bar(self._console, step=run.step, steps=run.steps)
+            self._bar.start()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Moves the bar."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.run.step)
+            self._bar.move(self.run.step)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
-        """Shows a split's values."""
+        """Shows a split's values, and of which steps they are the mean."""
         if not self._is_shown or self.verbose == 2:
             return
-        where, shown = self._position(step), _values(logs)
         if split != "train":
-            self._print([split, where, *shown])
+            if self._bar is None or self._is_next(step):
+                self._print([split, self._position(step), *_values(logs)])
             return
-        shown += self._speed(step, logs)
+        since, self._logged = self._logged, step
+        of = f"to {step}" if since is None else f"{since + 1}-{step}"
+        speed, steps = logs.get("examples_per_second"), self.run.steps
+        self._speed = f"{speed:,.0f} examples/s" if speed else ""
         if self._bar is None:
-            self._print([where, *shown])
-        else:
-            self._bar.update(self._task, values="  ".join(shown))
+            shown = [f"steps {of}" + (f"/{steps}" if steps else "")]
+            shown += _values(logs)
+            if speed and steps:
+                left = (steps - step) * self.run.spec.batch_size / speed
+                shown += [self._speed, f"{clock(left)} left"]
+            self._print(shown)
+            return
+        epoch = self.run.epochs.steps
+        # The values of an epoch that is shorter are newer.
+        if since is None or not epoch or step - since < epoch:
+            self._bar.show(f"steps {of}: ", _values(logs), self._speed)
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Shows an epoch's values, in the bar or in a line of their own."""
-        shown = _values(logs or {})
-        if self._bar is not None:
-            self._bar.update(self._task, values="  ".join(shown))
+        if self._bar is not None and self.run.epochs.steps:
+            # Evaluations have been printed above.
+            shown = [v for v in _values(logs or {}) if v[:4] != "val_"]
+            self._bar.show(f"epoch {epoch + 1}: ", shown, self._speed)
         elif self._is_shown and self.verbose == 2:
             last = (self.params or {}).get("epochs")
             of = f"/{last}" if last else ""
-            self._print([f"epoch {epoch + 1}{of}", *shown])
+            self._print([f"epoch {epoch + 1}{of}", *_values(logs or {})])
 
     def on_roll_back(self, step: int) -> None:
         """Moves the bar back."""
+        self._logged = None
         self.on_train_batch_end(step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -133,38 +175,46 @@ class Progress(Callback):
         # There is no last step outside training.
         return f"step {step}" + (f"/{self.run.steps}" if self.run.steps else "")
 
-    def _speed(self, step: int, logs: dict[str, float]) -> list[str]:
-        speed = logs.get("examples_per_second")
-        if not speed or self.run.steps is None:
-            return []
-        left = (self.run.steps - step) * self.run.spec.batch_size
-        return [f"{speed:.0f} examples/s", f"eta {_clock(left / speed)}"]
+    def _is_next(self, step: int) -> bool:
+        """Whether the evaluations of a step have lines above the bar."""
+        now = time.monotonic()
+        is_soon = now - self._evaluated_at < self._evaluation_seconds
+        if is_soon and step != self._evaluated and not self.run.is_ending:
+            return False
+        self._evaluated, self._evaluated_at = step, now
+        return True
 
     def _print(self, parts: list[str]) -> None:
-        # Never wrapped: one log stays one line, however narrow the console.
+        # In a file one log stays one line; a terminal would break words.
+        wraps = self._lines.is_terminal
         self._lines.print(
-            "  ".join(parts), markup=False, highlight=False, soft_wrap=True
+            "  ".join(parts), markup=False, highlight=False, soft_wrap=not wraps
         )
 
 
 def _values(logs: dict[str, float]) -> list[str]:
+    """Values as they are shown, the loss first."""
     return [
-        f"{name} {_number(value)}"
-        for name, value in logs.items()
+        f"{name} {_number(logs[name])}"
+        for name in sorted(logs, key="loss".__ne__)
         if not name.startswith(_HIDDEN)
     ]
 
 
 def _summary(accounts: dict[str, float]) -> list[str]:
     """Returns how the time was spent, the largest part first."""
-    total, goodput = accounts.pop("total"), accounts.pop("goodput")
-    shown = ", ".join(
-        f"{name.replace('_', ' ')} {seconds / total:.0%}"
+    del accounts["goodput"]
+    trained, paused = accounts.pop("step"), accounts.pop("paused")
+    total = accounts.pop("total") - paused
+    parts = [
+        f"{_PHASES.get(name, name)} {show(seconds, 's')}"
         for name, seconds in sorted(accounts.items(), key=lambda one: -one[1])
-        # Less would show as 0%.
-        if seconds >= 0.005 * total
-    )
-    return [f"goodput {goodput:.0%} of {_clock(total)}", f"({shown})"]
+        # Less is not worth a word.
+        if seconds >= 0.01 * total
+    ]
+    shown = f"trained {show(trained, 's')} of {show(total, 's')}"
+    pause = [f"paused {show(paused, 's')}"] if paused else []
+    return [f"{shown} ({', '.join(parts)})" if parts else shown, *pause]
 
 
 def _memory(peaks: dict[str, int]) -> list[str]:
@@ -175,12 +225,3 @@ def _memory(peaks: dict[str, int]) -> list[str]:
 def _number(value: float) -> str:
     small_or_large = value != 0 and not 1e-3 <= abs(value) < 1e6
     return f"{value:.3e}" if small_or_large else f"{value:.4f}"
-
-
-def _clock(seconds: float) -> str:
-    """Formats seconds as `m:ss`, or as `h:mm:ss` from one hour on."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}"

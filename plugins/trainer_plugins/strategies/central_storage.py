@@ -9,7 +9,7 @@ from trainer_plugins.strategies.devices import logical_devices
 
 @configurable(module="trainer_plugins.strategies")
 class CentralStorage(StrategyPlugin):
-    """A replica on each device of this host, around one set of variables.
+    """A replica on each device of this host, one set of variables.
 
     Variables live once, on the CPU (or the only GPU); gradients are summed
     there; synchronous. For a model with variables, such as large

@@ -19,7 +19,7 @@ from trainer_plugins.strategies.devices import (
 
 @configurable(module="trainer_plugins.strategies")
 class Default(StrategyPlugin):
-    """One replica, placed by TensorFlow: a GPU if there is one, else the CPU.
+    """One replica, on a GPU if there is one, else on the CPU.
 
     Variables live on that device; gradients do not travel; synchronous. For a
     laptop, a notebook, or a first try.

@@ -17,17 +17,17 @@ class Enough(Callback):
         self.run.stop("loss [does] not improve")
 
 
-def shown(*callbacks, terminal=False):
+def shown(*callbacks, terminal=False, eval_every=20, **options):
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=terminal, width=120, color_system=None
     )
     make_trainer(linear).train_and_evaluate(
         20,
-        callbacks=[Progress(console=console), *callbacks],
+        callbacks=[Progress(console=console, **options), *callbacks],
         steps_per_loop=5,
         log_every=10,
-        eval_every=20,
+        eval_every=eval_every,
     )
     return out.getvalue()
 
@@ -36,13 +36,16 @@ def test_a_file_gets_a_line_for_each_log():
     about, first, second, evaluated, closing = shown().splitlines()
     assert about.startswith("strategy default on cpu:0")
     number = r"[\d.e+-]+"
-    for line, place in ((first, "10/20"), (second, "20/20")):
+    for line, place in ((first, "1-10/20"), (second, "11-20/20")):
         assert re.fullmatch(
-            rf"step {place}  loss {number}  \d+ examples/s  eta 0:0\d", line
+            rf"steps {place}  loss {number}  [\d,]+ examples/s  0:0\d left",
+            line,
         )
     assert re.fullmatch(rf"eval  step 20/20  loss {number}", evaluated)
+    time = r"[\d.]+ m?s"
     assert re.fullmatch(
-        r"goodput \d+% of [\d:]+  \(.*%\)  peak memory: host \d\.\d\d GB",
+        rf"trained {time} of {time} \((start-up|compile) {time}, .*\)"
+        r"  peak memory: host \d\.\d\d GB",
         closing,
     )
 
@@ -50,8 +53,21 @@ def test_a_file_gets_a_line_for_each_log():
 def test_a_terminal_gets_a_bar_with_lines_above():
     text = shown(terminal=True)
     assert re.search(r"eval  step 20/20  loss [\d.e-]+\n", text)
-    assert re.search(r"20/20.*loss .* examples/s.*eta", text)
+    # The evaluation, which is above, is not in it.
+    last = text.split("\x1b[2K")[-1]
+    assert re.match(
+        r"20/20  0:00 left  epoch 2: loss [\d.e-]+  [\d,]+ examples/s  ━", last
+    )
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_evaluations_do_not_flood_a_terminal():
+    """The first one has a line, and the last; 0 seconds show all."""
+    options = {"eval_every": 5, "terminal": True}
+    text = shown(**options)
+    assert re.findall(r"eval  step (\d+)/20", text) == ["5", "20"]
+    text = shown(evaluation_seconds=0, **options)
+    assert len(re.findall(r"eval  step (\d+)/20", text)) == 4
 
 
 def test_an_early_stop_says_so():

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 from absl import logging
+from rich.console import Console
+from rich.text import Text
 
 from trainer.checkpoint import storage
 from trainer.cli import run_dir
@@ -99,16 +100,17 @@ class Check:
             model_dir: the run directory if one was named; it gets
                 `check.json`, and nothing else.
         """
-        rows = [Row("unused bindings", len(unused)), Row("would start", True)]
+        rows = [Row("would start", True), Row("unused bindings", len(unused))]
         notes = [*unused, *not_finite(self.sections)]
-        found = [*self.sections, Section("verdict", rows, notes=notes)]
-        sys.stdout.write(as_text(found) + "\n")
+        found = [Section("verdict", rows, notes=notes), *self.sections]
+        _print(as_text(found))
         require_output()
         if model_dir is not None:
             _write(model_dir, {"would_start": True, **as_json(found)})
 
     def failed(self, why: str, model_dir: str | None) -> None:
-        """Records that the run would not start, if a directory was named."""
+        """Says that the run would not start; records it, as `report` does."""
+        _print("would start  no")
         if model_dir is None:
             return
         try:
@@ -116,6 +118,15 @@ class Check:
         except (UserError, OSError) as error:
             # It must not hide what the check has found.
             logging.warning("%s cannot be written: %s", FILE_NAME, error)
+
+
+def _print(text: str) -> None:
+    """Prints a report; on a terminal, titles and the verdict stand out."""
+    shown = Text(text)
+    shown.highlight_regex(r"(?m)^\w.*$", "bold")
+    shown.highlight_regex(r"would start +yes", "bold green")
+    shown.highlight_regex(r"would start +no", "bold red")
+    Console().print(shown, soft_wrap=True)
 
 
 def _write(model_dir: str, found: dict[str, Any]) -> None:

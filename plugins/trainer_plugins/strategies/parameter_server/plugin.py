@@ -58,7 +58,7 @@ _ONE_GPU = (
 
 @configurable(module="trainer_plugins.strategies")
 class ParameterServer(ClusterStrategy):
-    """Workers pull weights from servers and push gradients asynchronously.
+    """Workers share weights on servers, each at its own pace.
 
     Variables live on the parameter servers; each worker computes gradients on
     its own batches and applies them without waiting; asynchronous. For many
