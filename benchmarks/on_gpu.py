@@ -63,8 +63,8 @@ def models() -> dict[str, Callable[[], Any]]:
     return {"mlp": mlp, "convolution": convolution, "transformer": transformer}
 
 
-def lower(folder: pathlib.Path) -> None:
-    """Writes each model's step, and its variables before and after."""
+def lower(folder: pathlib.Path, names: Sequence[str]) -> None:
+    """Writes the step of models, and its variables before and after."""
     import jax
     import keras
 
@@ -72,9 +72,9 @@ def lower(folder: pathlib.Path) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in models().items():
+    for name in names:
         keras.utils.set_random_seed(_SEED)
-        _lower(make(), folder, name)
+        _lower(models()[name](), folder, name)
         print(f"{name}: written", flush=True)
 
 
@@ -286,8 +286,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("does", choices=("lower", "run"))
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--models", default="mlp,convolution,transformer")
     given = parser.parse_args()
-    {"lower": lower, "run": run}[given.does](given.folder)
+    if given.does == "lower":
+        lower(given.folder, given.models.split(","))
+    else:
+        run(given.folder)
 
 
 if __name__ == "__main__":

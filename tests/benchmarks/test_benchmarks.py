@@ -53,3 +53,33 @@ def test_sides_take_turns(tmp_path):
 def test_a_mistake_is_said_at_once(tmp_path):
     done = run("--contenders=nobody", folder=tmp_path)
     assert "There is no contender 'nobody'. Valid: trainer" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("plain_starts")
+def test_a_step_without_tensorflow_makes_the_same_numbers(tmp_path):
+    pytest.importorskip("jax")
+    for does in ("lower", "run"):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "benchmarks.on_gpu", does),
+                *(str(tmp_path), "--models=mlp"),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    rows = [
+        line.split(" | ")
+        for line in done.stdout.splitlines()
+        if line.startswith("| mlp")
+    ]
+    assert len(rows) == 2
+    for _, _, moved, difference, again, integers, _ in rows:
+        assert float(moved) > 0.01
+        assert float(difference) < 1e-6
+        assert float(again) == 0
+        assert integers == "equal"
