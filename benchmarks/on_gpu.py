@@ -100,7 +100,7 @@ def _lower(model: Any, folder: pathlib.Path, name: str) -> None:
         batch_size=BATCH,
         jit_compile="xla",
     )
-    run = trainer.new_run()
+    run = trainer._new_run()
     prepare(run.spec, training=True)
     function, trace = traced(RunPrograms(run).training())
     specs = tf.nest.flatten(trace.structured_input_signature[0])
