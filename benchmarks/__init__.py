@@ -1,4 +1,4 @@
 """What training costs here, and what it costs with others.
 
-`python -m benchmarks` runs all of it; see docs/performance.md.
+`python -m benchmarks` runs all of it; see docs/about/benchmarks.md.
 """

@@ -4,7 +4,7 @@
         [--contenders=trainer,bare,...] [--strategies=mirrored,...]
         [--rounds=5] [--steps=N] [--examples=N]
 
-docs/performance.md says how to read it.
+docs/about/benchmarks.md says how to read it.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""Each row of docs/coming_from.md runs."""
+"""The code in the tables of docs/coming_from runs."""
 
 import re
+import shlex
 
 import keras
 import numpy as np
@@ -8,11 +9,19 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import ROOT
-from trainer import Guard, Trainer, WholeSetMetric
-from trainer_plugins import CSV, Checkpoint, JsonLines, TensorBoard
+from trainer import Callback, Guard, Trainer, WholeSetMetric
+from trainer.cli import flags
+from trainer_plugins import (
+    CSV,
+    Checkpoint,
+    EarlyStopping,
+    JsonLines,
+    TensorBoard,
+)
 
-PAGE = ROOT / "docs" / "coming_from.md"
-CODE = re.compile(r"`([^`]+)`")
+PAGES = sorted((ROOT / "docs" / "coming_from").glob("*.md"))
+# The code that a cell begins with, before its remark.
+CODE = re.compile(r"`([^`]+)`(?:<br>.*)?")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 4)).astype("float32")
 Y = RNG.integers(3, size=64)
@@ -37,15 +46,18 @@ def spread(y, y_pred):
     return np.ptp(y_pred)
 
 
+class Samples(Callback):
+    """One's own."""
+
+
 def rows():
-    found = []
-    section = None
-    for line in PAGE.read_text().splitlines():
-        if line.startswith("## "):
-            section = line[3:]
-        elif line.startswith("| ") and not line.startswith("| There"):
-            found.append((section, *map(str.strip, line.split("|")[1:4])))
-    return found
+    """The cells of all tables, and the page that they are of."""
+    return [
+        (page.stem, *map(str.strip, line.split("|")[1:-1]))
+        for page in PAGES
+        for line in page.read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| There")
+    ]
 
 
 def code_of(row):
@@ -67,28 +79,30 @@ GIVEN = {
     "batch_size": 16,
     "strategy": "default",
 }
-PYTHON = [r for r in rows() if code_of(r) and not code_of(r).startswith("--")]
-OF_A_TRAINER = [r for r in PYTHON if code_of(r).startswith("Trainer(...")]
+CODES = [(row, code_of(row)) for row in rows() if code_of(row)]
+FLAGS = [row for row, code in CODES if code.startswith("--")]
+OF_A_TRAINER = [row for row, code in CODES if code.startswith("Trainer(")]
+CALLS = [row for row, _ in CODES if row not in (*FLAGS, *OF_A_TRAINER)]
 
 
 def run(code):
-    """Evaluates a row's code; a Trainer that it makes trains a step."""
+    """Evaluates the code of a cell; a Trainer that it makes is built."""
     names = {
-        **{"Trainer": lambda **more: Trainer(**{**GIVEN, **more})},
+        **{one.__name__: one for one in (Guard, WholeSetMetric, Checkpoint)},
+        **{one.__name__: one for one in (TensorBoard, CSV, JsonLines)},
+        **{one.__name__: one for one in (EarlyStopping, Pairs, Samples)},
         **{"x": X, "y": Y, "x_val": X, "y_val": Y, "hot": HOT},
         **{"w": np.ones(64, "float32"), "keras": keras, "tf": tf},
-        **{"Checkpoint": Checkpoint, "TensorBoard": TensorBoard},
-        **{"CSV": CSV},
-        **{"JsonLines": JsonLines, "Guard": Guard, "Pairs": Pairs},
-        **{"WholeSetMetric": WholeSetMetric, "spread": spread},
-        **{"CollectLosses": CollectLosses},
+        **{"CollectLosses": CollectLosses, "spread": spread},
+        **{"Trainer": Trainer, "make_model": make_model},
     }
-    if not code.startswith("Trainer("):
+    if code.startswith("Trainer(..., "):
+        names["Trainer"] = lambda **more: Trainer(**{**GIVEN, **more})
+    elif not code.startswith("Trainer("):
         names["trainer"] = Trainer(**GIVEN)
     made = eval(code.replace("(..., ", "("), names)
     if isinstance(made, Trainer):
         made.build()
-        return made
     return made
 
 
@@ -96,19 +110,15 @@ def label(row):
     return f"{row[0]}: {row[1]}"
 
 
-def test_no_row_is_empty():
+def test_every_row_answers():
     assert len(rows()) > 180
     for row in rows():
-        assert code_of(row) or row[3], label(row)
-        assert row[1], row
+        assert len(row) == 3, row
+        assert all(row), row
     assert len({label(row) for row in rows()}) == len(rows())
 
 
-@pytest.mark.parametrize(
-    "row",
-    [r for r in OF_A_TRAINER if "optimizer=lambda" not in r[2]],
-    ids=label,
-)
+@pytest.mark.parametrize("row", OF_A_TRAINER, ids=label)
 def test_what_a_trainer_takes(row):
     made = run(code_of(row))
     # What was asked for is there, and no default in its place.
@@ -118,3 +128,20 @@ def test_what_a_trainer_takes(row):
             assert found == eval(value)
     if "strategy=" in code_of(row):
         assert made.plugin.name in ("default", "mirrored", "one_device")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", CALLS, ids=label)
+def test_calls_run(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        run(code_of(row))
+    finally:
+        tf.debugging.disable_check_numerics()
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.mark.parametrize("row", FLAGS, ids=label)
+def test_flags_are_known(row):
+    given = ["--gin_file=experiments/digits.gin", "--model_dir=run"]
+    flags.parse([*given, *shlex.split(code_of(row))])

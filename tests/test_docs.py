@@ -17,13 +17,19 @@ from trainer.strategy.registry import load_plugins
 from trainer.values.configurable import types_of
 from trainer.values.words import describe
 
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
 # A block, with the file name above it if there is one.
 _BLOCK = re.compile(
     r"^(?:`(?P<file>[\w./]+)`\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\((?P<target>[^)]+)\)")
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 
 
 def blocks(page):
@@ -33,30 +39,43 @@ def blocks(page):
     ]
 
 
+def files_of(pages):
+    """The files that the blocks of pages show, by their names."""
+    found = [
+        (file, text)
+        for page in pages
+        for _, file, text in blocks(page)
+        if file is not None
+    ]
+    names = [name for name, _ in found]
+    assert len(set(names)) == len(names), sorted(names)
+    return dict(found)
+
+
 # Packages that are not among those of the tests.
 NEEDS = {"tuners.md": ("optuna", "keras_tuner")}
 
 
 def runnable():
     return [
-        # The first commands that a user types are run in the ordinary set; what
-        # the other pages show has tests of its own.
-        page if page.name == "README.md" else long(page)
+        # What the pages show has tests of its own in the ordinary set.
+        long(page)
         for page in PAGES
         if any(k == "bash" for k, *_ in blocks(page))
     ]
 
 
-@pytest.mark.parametrize("page", runnable(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", runnable(), ids=name_of)
 def test_blocks_run_in_order(page, tmp_path):
     """Named blocks are written; bash blocks are run, and must succeed."""
     for package in NEEDS.get(page.name, ()):
         pytest.importorskip(package)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    for kind, file, text in blocks(page):
-        if file is not None:
-            (tmp_path / file).write_text(text)
-        elif kind == "bash":
+    # A page may use files of the pages beside it, and says which.
+    for name, text in files_of(page.parent.glob("*.md")).items():
+        (tmp_path / name).write_text(text)
+    for kind, _, text in blocks(page):
+        if kind == "bash":
             for command in commands(text):
                 done = subprocess.run(
                     command,
@@ -67,6 +86,20 @@ def test_blocks_run_in_order(page, tmp_path):
                     timeout=300,
                 )
                 assert done.returncode == 0, text + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", ["with_fit.py", "with_trainer.py"])
+def test_the_first_code_that_is_shown_runs(name, tmp_path):
+    (tmp_path / name).write_text(files_of([ROOT / "README.md"])[name])
+    done = subprocess.run(
+        [sys.executable, name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
 
 
 def commands(text):
@@ -82,14 +115,14 @@ def commands(text):
     return [["bash", "-euo", "pipefail", "-c", python + text]]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_blocks_are_all_run(page):
     """A block without a name would be an example that nothing checks."""
     for kind, file, text in blocks(page):
         assert kind in ("bash", "sh", "text") or file, text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for match in _LINK.finditer(page.read_text()):
         target, _, anchor = match["target"].partition("#")
@@ -109,7 +142,7 @@ def anchors(page):
 
 
 def test_every_parameter_is_documented():
-    text = (ROOT / "docs" / "parameters.md").read_text()
+    text = (DOCS / "reference" / "parameters.md").read_text()
     row = re.compile(
         r"^\| `(\w+\.\w+)` \| (.+?) \| (.+?) \| (.+) \|$", re.MULTILINE
     )
@@ -123,7 +156,7 @@ def test_every_parameter_is_documented():
 
 
 def parameters():
-    """Default and valid values, as docs/parameters.md writes them."""
+    """Default and valid values, as docs/reference/parameters.md writes them."""
     # What the command line itself gives to `run`.
     not_in_gin = {"run.mode", "run.model_dir"}
     boxed = [

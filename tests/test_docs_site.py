@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.site_questions import QUESTIONS
 
 pytestmark = pytest.mark.long
 
@@ -64,16 +65,40 @@ def as_text(page):
 
 
 def test_every_page_is_there(site, pages):
-    files = [p.stem for p in (ROOT / "docs").glob("*.md")]
+    docs = ROOT / "docs"
+    files = [
+        str(path.relative_to(docs).with_suffix(""))
+        for path in docs.rglob("*.md")
+    ]
     for name in (*files, "index", "changelog"):
         assert f"{name}.html" in pages, name
-    # Each can be reached from the first one.
+    # Each can be reached from the first one, and has a place in the menu.
     linked = set(pages["index.html"].linked)
     assert {f"{name}.html" for name in files} <= linked
+    assert ">More<" not in (site / "index.html").read_text()
     # Files of code that are linked to are shown, not downloaded.
     for name in ("gallery", "keras_examples"):
-        shown = [one for one in pages[f"{name}.html"].linked if "/" in one]
+        shown = pages[f"examples/{name}.html"].linked
         assert not [one for one in shown if one.endswith((".gin", ".py"))]
     assert "run.trainer = @VAE" in as_text(site / "experiments" / "vae.html")
     # What makes the site is no part of it.
     assert not (site / "site" / "hooks.py").exists()
+
+
+def test_questions_are_in_the_menu_of_the_front_page(pages):
+    """So each is two clicks away: a section, then a page in it."""
+    linked = set(pages["index.html"].linked)
+    assert {f"{page}.html" for page in QUESTIONS.values()} <= linked
+
+
+def test_each_page_begins_with_its_question(site):
+    for page in QUESTIONS.values():
+        text = (site / f"{page}.html").read_text()
+        (title,) = re.findall(r"<h1.*?</h1>", text, re.S)
+        assert "?" in title or "Coming from" in title, title
+
+
+def test_code_is_in_tabs(site):
+    text = (site / "index.html").read_text()
+    assert 'class="tabbed-set' in text
+    assert "**Trainer**" not in text

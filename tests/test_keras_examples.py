@@ -1,4 +1,4 @@
-"""docs/keras_examples.md: `fit`, and the same with a Trainer, end alike."""
+"""docs/examples/keras_examples.md: `fit` and a Trainer end alike."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ from tests.helpers import run_worker
 from tests.keras_example_worker import end_of
 from tests.sets import ordinary
 
-FOLDER = ROOT / "docs" / "keras_examples"
+FOLDER = ROOT / "docs" / "examples" / "keras_examples"
 MOVED = "_trainer"
 NAMES = sorted(
     path.stem for path in FOLDER.glob("*.py") if not path.stem.endswith(MOVED)
@@ -37,7 +37,7 @@ def changed_lines(name):
 
 def rows():
     """The table's name to its last two columns."""
-    page = (ROOT / "docs" / "keras_examples.md").read_text()
+    page = (ROOT / "docs" / "examples" / "keras_examples.md").read_text()
     found = re.findall(
         r"^\| \[`(\w+)`\]\(keras_examples/\1\.py\) "
         r"\| \[`\1_trainer`\]\(keras_examples/\1_trainer\.py\) "

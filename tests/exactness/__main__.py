@@ -1,4 +1,4 @@
-"""Writes docs/exactness.md: every loss, metric and optimizer of Keras.
+"""Writes docs/about/exactness.md: every loss, metric and optimizer of Keras.
 
     python -m tests.exactness [STRATEGY ...]
 

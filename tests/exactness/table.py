@@ -5,7 +5,8 @@ import tomllib
 
 from tests.exactness.cases import COLUMNS, KINDS, all_cases
 
-PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "exactness.md"
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATH = _ROOT / "docs" / "about" / "exactness.md"
 # Written by hand, as the tests of each class found it.
 _CLASSES = pathlib.Path(__file__).with_name("classes.md")
 _FAILING = pathlib.Path(__file__).parents[1] / "keras_own" / "failing.toml"

@@ -1,6 +1,6 @@
 """Starts runs from the command line, and reads what they leave behind.
 
-Only what docs/runs.md and docs/clusters.md promise is used: flags, exit
+Only what docs/reference and docs/scale promise is used: flags, exit
 codes, metrics.jsonl, and the arrays and `state.json` of a checkpoint.
 """
 

@@ -116,7 +116,7 @@ def _tasks(request: arguments.Request) -> Iterator[list[Task]]:
             shown = ", ".join(map(str, ports[1:]))
             sys.stdout.write(
                 f"ports open to the network during the run: {shown} "
-                "(docs/clusters.md says how to close them)\n"
+                "(docs/scale/ports.md says how to close them)\n"
             )
         yield [
             make(job, index, environ={**environ, **own})

@@ -189,7 +189,7 @@ class Reporter:
                     self._known_kinds.add(kind)
                     logging.warning(
                         "No logger of this run takes what is logged as %s "
-                        "(%s): it is dropped. docs/loggers.md says which do.",
+                        "(%s): it is dropped; see docs/runs/loggers.md.",
                         kind,
                         name,
                     )

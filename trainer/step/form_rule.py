@@ -4,7 +4,7 @@ What a form costs on a CPU follows from the operations of a step. TensorFlow
 has the faster convolutions and products of matrices. XLA starts no operations,
 and reads a tensor once where TensorFlow reads it for each operation. So XLA is
 faster where few products are made for each number that is written. The limits
-were measured on small models of many kinds; docs/performance.md says how.
+were measured on small models of many kinds; docs/about/benchmarks.md says how.
 """
 
 import collections

@@ -21,7 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.batches import take_rows
+from trainer.data.batches import count_rows, take_rows
+from trainer.data.feeding import Padded
 from trainer.data.sources import seeded
 from trainer.runtime import tensorflow_private as private
 from trainer.step.context import step_context
@@ -29,7 +30,7 @@ from trainer.step.keras.private import added_losses, native
 from trainer.step.losses.loss_terms import kind_of_added
 from trainer.step.measuring import in_step
 from trainer.step.methods import measure
-from trainer.step.replica_batch import ReplicaBatch
+from trainer.step.replica_batch import ReplicaBatch, weighted
 from trainer.step.spec import StepSpec
 
 _STREAM = 2  # Random numbers of no step.
@@ -274,9 +275,9 @@ def _step(spec: StepSpec, part: Any, *, training: bool) -> None:
         if training and spec.has_own("train_step"):
             spec.methods.train_step(part)
         elif not training and spec.has_own("eval_step"):
-            # It may expect a batch that is filled up.
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(part)
-            spec.methods.forward(x, training=False)
+            if spec.options.static_shapes:
+                part = weighted(Padded(part, tf.ones([count_rows(part)])))
+            spec.methods.eval_step(part)
         else:
             measure(spec, part, training=training)
         for layer, value in added_losses(spec.model):

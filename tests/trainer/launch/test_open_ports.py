@@ -28,8 +28,8 @@ def launch(folder, *before):
 
 
 def in_a_namespace():
-    """The command of docs/clusters.md, as far as to the launcher's."""
-    text = (ROOT / "docs" / "clusters.md").read_text()
+    """The command of docs/scale/ports.md, as far as to the launcher's."""
+    text = (ROOT / "docs" / "scale" / "ports.md").read_text()
     command = re.search(r"^ +(unshare .*?)\\\n", text, re.MULTILINE)[1]
     return shlex.split(command)
 
@@ -41,7 +41,7 @@ def test_open_ports_are_named(tmp_path):
     named = re.search(r"ports open to the network .*?: (\d+) ", done.stdout)
     assert named
     assert 0 < int(named[1]) < 65536
-    assert "docs/clusters.md" in done.stdout
+    assert "docs/scale/ports.md" in done.stdout
 
 
 @pytest.mark.long

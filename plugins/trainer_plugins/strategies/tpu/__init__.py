@@ -1,1 +1,1 @@
-"""A TPU, and the compiler for one that is not there; see docs/check.md."""
+"""A TPU, or its compiler alone; see docs/scale/tpu_check.md."""
