@@ -72,6 +72,21 @@ def test_digits_reaches_its_accuracy(digits):
     assert last_evaluation(digits)["accuracy"] >= 0.97
 
 
+def hyperparameters(model_dir):
+    """What TensorBoard's HPARAMS tab shows of a run."""
+    from tensorboard.backend.event_processing import plugin_event_accumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    found = plugin_event_accumulator.EventAccumulator(str(model_dir / "eval"))
+    tag = "_hparams_/session_start_info"
+    content = found.Reload().SummaryMetadata(tag).plugin_data.content
+    message = plugin_data_pb2.HParamsPluginData.FromString(content)
+    return {
+        name: getattr(value, value.WhichOneof("kind"))
+        for name, value in message.session_start_info.hparams.items()
+    }
+
+
 def test_run_directory_keeps_the_contract(digits):
     assert {path.name for path in digits.iterdir()} == {
         "config.gin",
@@ -79,7 +94,8 @@ def test_run_directory_keeps_the_contract(digits):
         "run.json",
         "metrics.jsonl",
         "checkpoints",
-        "tensorboard",
+        "train",
+        "eval",
         "export",
     }
     record = json.loads((digits / "run.json").read_text())
@@ -101,8 +117,14 @@ def test_run_directory_keeps_the_contract(digits):
         assert expected == set(line) - {"final"}
     steps = [line["step"] for line in lines if line["split"] == "train"]
     assert steps == list(range(100, 1001, 100))
+    assert hyperparameters(digits) == {
+        "batch_size": 64,
+        "learning_rate": 0.002,
+        "train_steps": 1000,
+        "losses.SparseCategoricalCrossentropy.from_logits": True,
+    }
     for split in ("train", "eval"):
-        (events,) = (digits / "tensorboard" / split).iterdir()
+        (events,) = (digits / split).iterdir()
         assert events.stat().st_size > 1000
 
 

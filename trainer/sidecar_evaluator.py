@@ -85,7 +85,7 @@ def follow(
 
     Every file in the run directory has one writer. The values go to the
     callbacks whose `only_watches` is set, and these then write to files of
-    their own (`metrics_evaluator.jsonl`, `tensorboard/evaluator`).
+    their own (`metrics_evaluator.jsonl`, `evaluator/`).
 
     Args:
         run: built; its Trainer may have another strategy than that which is

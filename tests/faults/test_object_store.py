@@ -116,7 +116,7 @@ def scalars(model_dir, name):
     )
 
     read = EventAccumulator(
-        f"{model_dir}/tensorboard/train",
+        f"{model_dir}/train",
         size_guidance={"tensors": 0},
         purge_orphaned_data=True,
     ).Reload()
@@ -264,7 +264,7 @@ def test_modes_that_read_a_run(stored, undisturbed):
     assert last == expected
     best = json.loads((local / "best" / "best.json").read_text())
     assert reading.is_whole(local / "best" / f"step_{best['step']:08d}")
-    assert any(n.startswith("tensorboard/evaluator/") for n in stored.names())
+    assert any(n.startswith("evaluator/") for n in stored.names())
     said = stored.train("--mode=eval", *ALL, log="eval").must_end(0)
     assert f"loss: {expected['loss']:.6g}" in said.log
     before = (local / "export" / "saved_model" / "saved_model.pb").read_bytes()

@@ -224,7 +224,7 @@ def folders_of_others(rng: random.Random) -> list[Case]:
     names = ["photo.jpg", "checkpoints", "checkpoints/photo.jpg", "export"]
     names += ["checkpoints/step_5", "checkpoints/step_00000005/arrays.index"]
     names += ["export/photo.jpg", "best", "best/photo.jpg", "best/best.json"]
-    names += ["tensorboard", "tensorboard/train/photo.jpg", "logs/photo.jpg"]
+    names += ["train", "train/photo.jpg", "tensorboard/x", "logs/photo.jpg"]
     names += ["skipped_batches.json", "metrics.jsonl/photo.jpg"]
     cases = []
     for name in names:

@@ -260,11 +260,8 @@ def test_only_what_watches_takes_part(tmp_path):
         "checkpoints",
         "best",
         "metrics_evaluator.jsonl",
-        "tensorboard",
+        "evaluator",
     }
-    assert [p.name for p in (tmp_path / "tensorboard").iterdir()] == [
-        "evaluator"
-    ]
     inside = sorted(p.name for p in (tmp_path / "checkpoints").rglob("*"))
     assert inside == [name for name in before if name != "checkpoints"]
 
@@ -324,7 +321,7 @@ def test_what_callbacks_add_to_an_evaluation_is_kept(tmp_path):
     one = ["begin", 0, {"loss": pytest.approx(loss_of(3.0))}]
     assert norm.events[:3] == one
     assert len(norm.events) == 6
-    events = (tmp_path / "tensorboard" / "evaluator").iterdir()
+    events = (tmp_path / "evaluator").iterdir()
     assert all(b"the set eval" in one.read_bytes() for one in events)
     with pytest.raises(UserError, match="outside of a run"):
         trainer.log("later", 1.0)

@@ -222,7 +222,7 @@ def test_the_evaluator_of_a_cluster_follows_by_itself(folder):
             "checkpoints",
             "best",
             "metrics_evaluator.jsonl",
-            "tensorboard",
+            "evaluator",
         }
 
 

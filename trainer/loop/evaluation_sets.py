@@ -35,7 +35,7 @@ def sets_of(eval_every: EvalEvery | None) -> dict[str, PeriodLike | None]:
                 "training. To evaluate some of that data, give it as a split "
                 "of another name, such as 'train_sample'."
             )
-        # A folder of TensorBoard's is named after a set.
+        # A directory for TensorBoard is named after a set.
         if not schema.WORD.fullmatch(split) or split.startswith("evaluator"):
             raise UserError(
                 f"eval_every has the split {split!r}. Valid names of "

@@ -65,7 +65,7 @@ def refuse_links(directory: str, name: str) -> None:
 
     Args:
         directory: the run directory; it may be a link itself.
-        name: the file or folder to write, such as `"tensorboard/eval"`.
+        name: the file or folder to write, such as `"checkpoints"`.
 
     Raises:
         UserError: it or one of its parent folders is a symbolic link.

@@ -115,6 +115,7 @@ class GuardState:
         self._guard = guard
         self._fault_step = _variable(-1, tf.int64, "guard_fault_step")
         self._fault = _variable([0.0, 0.0], tf.float32, "guard_fault")
+        self._newest = _variable(0.0, tf.float32, "guard_newest_norm")
 
     def apply_if_sound(
         self,
@@ -139,6 +140,7 @@ class GuardState:
             Whether it was applied, a boolean scalar.
         """
         loss, norm = measured
+        self._newest.assign(norm)
         # A loss of minus infinity is below any limit, so that is not enough.
         loss_is_sound = tf.math.is_finite(loss) & (
             loss <= _at_most(self._guard.max_loss)
@@ -165,6 +167,10 @@ class GuardState:
             return None
         loss, norm = (float(value) for value in self._fault.numpy())
         return Fault(step, self._guard.reason(loss, norm), loss, norm)
+
+    def newest_norm(self) -> float:
+        """The norm of the newest step's gradient; waits for the device."""
+        return float(self._newest.numpy())
 
     def forget(self) -> None:
         """Waits for the next fault."""

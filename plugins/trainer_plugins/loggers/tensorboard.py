@@ -1,16 +1,21 @@
 """The logger TensorBoard: event files for each split, and hyperparameters."""
 
 import contextlib
+import functools
 import io
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
+import keras
 import numpy as np
 import tensorflow as tf
-from tensorboard.compat.proto.summary_pb2 import Summary
+from absl import logging
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.graph.keras_util import keras_model_to_graph_def
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.summary import session_end_pb
@@ -22,16 +27,20 @@ from trainer import Logger
 from trainer.plugin_api import (
     Entry,
     Media,
+    PeriodLike,
+    Ticker,
     configurable,
     files,
+    histogram,
     run_paths,
     schema,
     write_whole,
 )
+from trainer_plugins.loggers import tags
 from trainer_plugins.loggers.hyperparameters import hyperparameters
 
-# As TensorBoard's own scalars have it.
-_SCALAR = create_summary_metadata(display_name=None, description="")
+# The description of 1,000 layers takes up to half a second.
+_MOST_LAYERS = 1000
 _STATE = schema.record({"final": list[schema.Word]})
 
 
@@ -39,33 +48,55 @@ class _Message(Media):
     """A serialized summary, in the place of a value."""
 
 
+class _Graph(Media):
+    """A serialized graph, in the place of a value."""
+
+
 @configurable(module="trainer_plugins.callbacks")
 class TensorBoard(Logger):
-    """Writes `tensorboard/train` and `tensorboard/eval` in the run directory.
+    """Writes `train/` and `eval/` in the run directory, for TensorBoard.
 
-    The train run holds the training scalars, the learning rate and the
-    operative configuration as text; the eval run holds the evaluation
-    scalars, and any other evaluation set has a run of its name. Each holds what
-    `trainer.log` was given, of every kind.
+    The train run holds the training scalars, the learning rate, speeds, the
+    operative configuration as text and the layers of the model as a graph; the
+    eval run holds the evaluation scalars, and another evaluation set has a run
+    of its own, such as `eval_rare/`. Each holds what `trainer.log` was given,
+    of every kind. A run that began with these in `tensorboard/` goes on there.
 
     Hyperparameters are written next to the metrics that they lead to: in the
     eval run, or in the train run if nothing is evaluated. TensorBoard's HPARAMS
     tab then has one row for each run under `--logdir`, named by the run
-    directory. Its columns are what was set, in gin or by flags, and the batch
-    size and learning rate; no defaults.
+    directory. Its columns are the learning rate, the batch size and the number
+    of steps that the run has, and what else was set that bears on the result.
 
-    A side-car evaluator (`--mode=continuous_eval`) writes
-    `tensorboard/evaluator`, because TensorBoard shows only the later one of
-    two processes that write to the same directory.
+    A side-car evaluator (`--mode=continuous_eval`) writes `evaluator/`,
+    because TensorBoard shows only the later one of two processes that write to
+    the same directory.
 
     Data that cannot be written, as on a full disk, is a warning: it is kept
     and written later.
+
+    Args:
+        write_graph: whether to write the layers of a functional or sequential
+            model of at most 1,000 layers, for TensorBoard's GRAPHS tab. What
+            another model consists of is only known once it is run.
+        histogram_every: the period of histograms of all trainable weights,
+            such as `"1 epoch"`; `None` writes none.
     """
 
     takes = frozenset({"scalar", "image", "histogram", "text", "audio"})
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        write_graph: bool = True,
+        histogram_every: PeriodLike | None = None,
+    ) -> None:
         super().__init__()
+        self._write_graph = write_graph
+        self._histogram_every = histogram_every
+        self._ticker: Ticker | None = None
+        # Below the run directory: where earlier versions had the files.
+        self._folder = ""
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         # Of splits whose writer has not yet written: what was there before.
         self._before: dict[str, set[str]] = {}
@@ -76,10 +107,18 @@ class TensorBoard(Logger):
         """Refuses to write through a link.
 
         Raises:
-            UserError: one of the directories is a link.
+            UserError: one of the directories is a link, or the period of
+                histograms is none.
         """
+        if self._histogram_every is not None and not self.following:
+            name = "TensorBoard.histogram_every"
+            period = self.run.period(self._histogram_every, name)
+            self._ticker = Ticker(period, self.run.plugin.any_process)
+            self._ticker.start(self.run.fired_step)
         if self.writes:
             assert self.run.model_dir is not None
+            earlier = os.path.join(self.run.model_dir, "tensorboard")
+            self._folder = "tensorboard/" * files.is_directory(earlier)
             for split in self._splits:
                 run_paths.prepare_directory(
                     self.run.model_dir, self._name(split)
@@ -91,7 +130,9 @@ class TensorBoard(Logger):
         if not self.writes:
             return
         text = gin.markdown(gin.operative_config_str())
-        values = {"operative_config": Media("text", text)}
+        values: dict[str, Media] = {"operative_config": Media("text", text)}
+        if self._write_graph and not self.run.fired_step:
+            values |= _graph_of(self.run.model)
         self.on_values(self.run.fired_step, "train", values)
         assert self.run.model_dir is not None
         folder, name = os.path.split(self.run.model_dir.rstrip("/"))
@@ -107,11 +148,31 @@ class TensorBoard(Logger):
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes a split's scalars."""
-        scalars = dict(logs)
         if split == "train":
-            for name, value in self.run.accounts.summary().items():
-                scalars[f"time/{name}"] = value
-        super().on_log(step, split, scalars)
+            logs = tags.of_training(logs, self.run)
+        super().on_log(step, split, logs)
+
+    def next_due(self, step: int) -> int | None:
+        """See `Callback.next_due`."""
+        return None if self._ticker is None else self._ticker.next_step(step)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Writes histograms of the weights when they are due."""
+        step = self.run.step
+        if self._ticker is None or not self._ticker.due(step):
+            return
+        # Only the chief reads them: none needs the other processes.
+        values = {
+            f"weights/{one.path}": Media(
+                "histogram", histogram(keras.ops.convert_to_numpy(one))
+            )
+            for one in (
+                self.run.model.trainable_variables if self.writes else ()
+            )
+        }
+        self.on_values(step, "train", values)
 
     def on_final_log(
         self, step: int, split: str, logs: dict[str, float]
@@ -140,7 +201,7 @@ class TensorBoard(Logger):
                     # TensorFlow would keep each Python number that it gets.
                     step = np.asarray(one.step)
                     with self._writer(one.split).as_default(step=step):
-                        _write_values(one.values)
+                        _write_values(one.values, one.split)
                     self._before.pop(one.split, None)
                     self.run.written.add(self._directory(one.split))
         except OSError:
@@ -185,7 +246,10 @@ class TensorBoard(Logger):
     def _name(self, split: str) -> str:
         if self.following:
             split = "evaluator" if split == "eval" else f"evaluator_{split}"
-        return f"tensorboard/{split}"
+        elif split not in ("train", "eval") and not self._folder:
+            # It may have the name of another directory of the run.
+            split = f"eval_{split}"
+        return f"{self._folder}{split}"
 
     def _directory(self, split: str) -> str:
         assert self.run.model_dir is not None
@@ -219,37 +283,77 @@ class TensorBoard(Logger):
             self.flush()
 
 
-def _write_values(values: Mapping[str, Any]) -> None:
-    """Writes values at the step of the default writer."""
+def _write_values(values: Mapping[str, Any], split: str) -> None:
+    """Writes values of a split at the step of the default writer."""
     # `tf.summary.scalar` takes an operation for each, which costs a fast step's
     # log more than all else. The bytes of messages, one after the other, are
     # those of a message with the values of all.
     messages = []
     scalars = Summary()
     for name, value in values.items():
+        about = tags.description(name, split)
         if isinstance(value, _Message):
             messages.append(value.data)
+        elif isinstance(value, _Graph):
+            tf.summary.graph(tf.compat.v1.GraphDef.FromString(value.data))
         elif not isinstance(value, Media):
-            one = scalars.value.add(tag=name, metadata=_SCALAR)
+            one = scalars.value.add(tag=name, metadata=_metadata(about))
             one.tensor.dtype = tf.float32.as_datatype_enum
             one.tensor.tensor_shape.SetInParent()
             one.tensor.float_val.append(value)
         elif value.kind == "histogram":
-            messages.append(_histogram(name, value.data))
+            messages.append(_histogram(name, value.data, about))
         elif value.kind == "image":
-            tf.summary.image(name, value.data, max_outputs=len(value.data))
+            most = len(value.data)
+            tf.summary.image(
+                name, value.data, max_outputs=most, description=about
+            )
         elif value.kind == "audio":
             sound = value.data[np.newaxis]
-            tf.summary.audio(name, sound, value.sample_rate)
+            tf.summary.audio(name, sound, value.sample_rate, description=about)
         else:
-            tf.summary.text(name, value.data)
+            tf.summary.text(name, value.data, description=about)
     messages.append(scalars.SerializeToString())
     tf.summary.experimental.write_raw_pb(b"".join(messages))
 
 
-def _histogram(name: str, buckets: np.ndarray) -> bytes:
+@functools.cache
+def _metadata(description: str) -> SummaryMetadata:
+    """As TensorBoard's own scalars have it."""
+    return create_summary_metadata(display_name=None, description=description)
+
+
+def _graph_of(model: keras.Model) -> dict[str, Media]:
+    """The layers of a model, as TensorBoard's GRAPHS tab shows them."""
+    why = f"has more than {_MOST_LAYERS} layers"
+    layers: dict[str, Any] = {}
+    if _layers_in(model) <= _MOST_LAYERS:
+        why = "does not say what it consists of"
+        # Whatever a `get_config` of the user's raises.
+        with contextlib.suppress(Exception):
+            layers = json.loads(model.to_json())
+    if "layers" not in layers.get("config", {}):
+        logging.info("TensorBoard shows no graph of the model: it %s.", why)
+        return {}
+    graph = keras_model_to_graph_def(layers)
+    scope = f"{model.name}/"
+    for node in graph.node:
+        # Without it, the tab's first view calls the graph malformed.
+        node.op = node.attr["keras_class"].s.decode()
+        # That view shows what is in no scope.
+        node.name = node.name.removeprefix(scope)
+        node.input[:] = [name.removeprefix(scope) for name in node.input]
+    return {"": _Graph("text", graph.SerializeToString())}
+
+
+def _layers_in(layer: keras.Layer) -> int:
+    parts = layer.layers if isinstance(layer, keras.Model) else ()
+    return 1 + sum(map(_layers_in, parts))
+
+
+def _histogram(name: str, buckets: np.ndarray, description: str) -> bytes:
     """The summary of a histogram that has its buckets already."""
-    summary = histogram_pb(name, [])
+    summary = histogram_pb(name, [], description=description)
     tensor = tf.make_tensor_proto(buckets, dtype=tf.float64)
     summary.value[0].tensor.ParseFromString(tensor.SerializeToString())
     content: bytes = summary.SerializeToString()

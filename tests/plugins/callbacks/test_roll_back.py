@@ -7,6 +7,7 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator,
@@ -51,10 +52,17 @@ def train(model_dir, *callbacks):
 
 def test_tensorboard_shows_each_step_once(tmp_path):
     train(tmp_path, Stubborn(6, 3), JsonLines(), TensorBoard())
-    path = tmp_path / "tensorboard" / "train"
+    path = tmp_path / "train"
     events = EventAccumulator(str(path), size_guidance={"tensors": 0}).Reload()
     steps = [event.step for event in events.Tensors("loss")]
     assert steps == [2, 4, 6, 8, 10, 12]
+    # Known, as there is a guard: that of the step itself.
+    norms = [
+        float(tf.make_ndarray(one.tensor_proto))
+        for one in events.Tensors("learning/gradient_norm")
+    ]
+    assert len(norms) == 6
+    assert all(0 < norm < np.inf for norm in norms)
     text = (tmp_path / "metrics.jsonl").read_text()
     assert [json.loads(line)["step"] for line in text.splitlines()] == steps
     # Each rollback starts a file, and one that hides the former's steps.

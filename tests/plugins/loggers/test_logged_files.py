@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,12 +38,15 @@ def lines(model_dir):
     ]
 
 
-def scalars(model_dir, split, tag):
-    directory = model_dir / "tensorboard" / split
+def events(directory):
     found = EventAccumulator(str(directory), size_guidance={"tensors": 0})
+    return found.Reload()
+
+
+def scalars(model_dir, split, tag):
     return {
         event.step: float(tf.make_ndarray(event.tensor_proto))
-        for event in found.Reload().Tensors(tag)
+        for event in events(model_dir / split).Tensors(tag)
     }
 
 
@@ -115,6 +119,113 @@ def test_what_is_not_finite_and_what_begins_late(resumed):
     assert all(math.isnan(float(one["odd"])) for one in of_csv)
     assert [one["late"] for one in rows(folder) if one["late"]] == ["0.5"]
     assert scalars(folder, "train", "late") == {16: 0.5}
+
+
+def test_tags_have_groups_units_and_descriptions(resumed):
+    folder, _ = resumed
+    found = events(folder / "train")
+    tags = {*found.Tags()["tensors"]} - {"__run_graph__"}
+    assert {tag for tag in tags if "/" in tag} >= {
+        *("perf/steps_per_second", "perf/step_time_seconds"),
+        *("perf/examples_per_second", "perf/goodput"),
+        *("learning/learning_rate", "time/step_seconds", "time/total_seconds"),
+    }
+    # The others are what was trained, and what was given.
+    assert {tag for tag in tags if "/" not in tag} == {
+        *("loss", "late", "text", "operative_config"),
+    }
+    for tag in tags:
+        assert found.SummaryMetadata(tag).summary_description
+    of_loss = events(folder / "eval").SummaryMetadata("loss")
+    assert (
+        of_loss.summary_description == "Of an evaluation of the split 'eval'."
+    )
+    speed = scalars(folder, "train", "perf/examples_per_second")
+    times = scalars(folder, "train", "perf/step_time_seconds")
+    assert speed.keys() == times.keys() == {4, 8, 12, 16, 20, 24}
+    for step, value in scalars(
+        folder, "train", "perf/steps_per_second"
+    ).items():
+        assert value * times[step] == pytest.approx(1)
+        assert value * 8 == pytest.approx(speed[step])
+    last = [x for x in lines(folder) if x["split"] == "train"][-1]
+    assert speed[24] == pytest.approx(last["examples_per_second"])
+
+
+def test_the_layers_are_a_graph(resumed):
+    folder, _ = resumed
+    graph = events(folder / "train").Graph()
+    assert [node.op for node in graph.node] == ["InputLayer", "Dense"]
+    inputs, dense = graph.node
+    assert list(dense.input) == [inputs.name]
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def deep():
+    x = inputs = keras.Input((3,))
+    return keras.Model(
+        inputs,
+        keras.layers.Dense(1)(
+            keras.layers.Add()(
+                [keras.layers.Identity()(x) for _ in range(1000)]
+            )
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        (Own, {}, "does not say what it consists of"),
+        (deep, {}, "has more than 1000 layers"),
+        (linear, {"write_graph": False}, None),
+    ],
+)
+def test_a_model_without_a_graph(tmp_path, caplog, model, options, why):
+    caplog.set_level("INFO", logger="absl")
+    make_trainer(model, probe=False).train(
+        2, model_dir=tmp_path, callbacks=[TensorBoard(**options)], verbose=0
+    )
+    assert not events(tmp_path / "train").Tags()["graph"]
+    assert ("shows no graph" in caplog.text) == (why is not None)
+    assert (why or "") in caplog.text
+
+
+def test_histograms_of_weights_on_request(tmp_path):
+    trainer = make_trainer(linear)
+    trainer.train(
+        12,
+        model_dir=tmp_path,
+        callbacks=[TensorBoard(histogram_every=5)],
+        verbose=0,
+    )
+    found = events(tmp_path / "train")
+    for variable in trainer.model.trainable_variables:
+        buckets = found.Tensors(f"weights/{variable.path}")
+        assert [one.step for one in buckets] == [5, 10]
+        counts = tf.make_ndarray(buckets[-1].tensor_proto)[:, 2]
+        assert counts.sum() == np.size(variable)
+
+
+def test_a_run_of_an_earlier_version_goes_on_where_it_wrote(tmp_path):
+    train(tmp_path, 8)
+    (tmp_path / "tensorboard").mkdir()
+    for split in ("train", "eval"):
+        (tmp_path / split).rename(tmp_path / "tensorboard" / split)
+    # Event files are ordered by the second.
+    time.sleep(1.0 - time.time() % 1.0)
+    train(tmp_path, 16)
+    assert not (tmp_path / "train").exists()
+    found = scalars(tmp_path, "tensorboard/train", "loss")
+    assert list(found) == [4, 8, 12, 16]
 
 
 def bytes_moved():

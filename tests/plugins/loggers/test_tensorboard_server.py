@@ -70,17 +70,30 @@ def test_tensorboard_shows_every_kind_and_a_row_for_each_run(tmp_path, serve):
     for i, name in enumerate(("first", "second")):
         with gin.unlock_config():
             gin.bind_parameter("Checkpoint.keep_last", 2 + i)
+            gin.bind_parameter("Guard.max_loss", 20.0 + i)
+            # What was used stands for these: the call gives a batch size.
+            gin.bind_parameter("Trainer.learning_rate", 0.125)
+            gin.bind_parameter("Trainer.batch_size", 1000)
         train(tmp_path / name, 16)
     # Resumed: its steps are there once, and its row stays one.
     train(tmp_path / "second", 24)
     ask = serve(tmp_path)
-    ours, evaluated = "second/tensorboard/train", "second/tensorboard/eval"
+    ours, evaluated = "second/train", "second/eval"
     tags = until(
         ask,
         "plugin/scalars/tags",
         lambda found: evaluated in found and "loss" in found.get(ours, {}),
     )
-    assert {"own", "learning_rate", "time/step"} <= tags[ours].keys()
+    names = {"own", "learning/learning_rate", "time/step_seconds"}
+    names |= {"perf/steps_per_second", "perf/goodput"}
+    assert names <= tags[ours].keys()
+    assert all(one["description"] for one in tags[ours].values())
+    runs = ask("runs")
+    assert sorted(runs) == [
+        *("first/eval", "first/train", "second/eval", "second/train"),
+    ]
+    graph = ask(f"plugin/graphs/graph?run={ours.replace('/', '%2F')}")
+    assert b'op: "Dense"' in graph
     query = f"run={ours.replace('/', '%2F')}&tag=loss"
     events = ask(f"plugin/scalars/scalars?{query}")
     assert [step for _, step, _ in events] == [4, 8, 12, 16, 20, 24]
@@ -125,9 +138,10 @@ def test_tensorboard_shows_every_kind_and_a_row_for_each_run(tmp_path, serve):
         f"first ({tmp_path})",
         f"second ({tmp_path})",
     ]
-    for row, keep in zip(rows, (2, 3), strict=True):
+    for row, most in zip(rows, (20.0, 21.0), strict=True):
         assert row["hparams"] == {
-            "Checkpoint.keep_last": keep,
+            "Guard.max_loss": most,
             "batch_size": 8,
-            "learning_rate": pytest.approx(0.001),
+            "learning_rate": 0.125,
+            "train_steps": 16,
         }

@@ -100,7 +100,7 @@ def test_callbacks_act_on_the_set_that_they_watch(tmp_path):
     assert seen[:4] == [("eval", 4), ("rare", 6), ("eval", 8), ("eval", 12)]
     assert any("val_rare/mae" in names for names in ends)
     assert (tmp_path / "checkpoints" / "step_00000006").is_dir()
-    assert (tmp_path / "tensorboard" / "rare").is_dir()
+    assert (tmp_path / "eval_rare").is_dir()
 
 
 @pytest.mark.long

@@ -70,19 +70,19 @@ def test_a_run_goes_on(root, tmp_path, kind):
     for name in [*FILES, "operative_config.gin"]:
         if (name, kind) != ("metrics.jsonl", "device by a link"):
             damage(run / name, kind)
-    shutil.rmtree(run / "tensorboard")
-    (run / "tensorboard").write_bytes(b"in the way")
+    shutil.rmtree(run / "train")
+    (run / "train").write_bytes(b"in the way")
     done = go(20)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Traceback" not in done.stderr
     said = " ".join(done.stderr.split())
-    for name in ("run.json", "skipped_batches.json", "tensorboard"):
+    for name in ("run.json", "skipped_batches.json", "train"):
         assert f"{run / name} cannot be used" in said
         assert os.path.lexists(run / f"{name}.damaged-1")
     assert json.loads((run / "run.json").read_text())["exit_reason"] == "done"
     assert lines(run)[-1]["step"] == 20
     assert saved_steps(run)[-1] == 20
-    assert any((run / "tensorboard" / "train").iterdir())
+    assert any((run / "train").iterdir())
 
 
 def test_a_file_in_the_place_of_checkpoints(tmp_path, caplog):

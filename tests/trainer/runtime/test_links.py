@@ -96,8 +96,9 @@ def test_a_link_that_may_be_the_only_checkpoint_is_refused(tmp_path, outside):
 PLACES = (
     ("checkpoints", Checkpoint),
     ("metrics.jsonl", JsonLines),
-    ("tensorboard", TensorBoard),
-    ("tensorboard/train", TensorBoard),
+    ("train", TensorBoard),
+    ("eval", TensorBoard),
+    # Where earlier versions wrote, and such a run goes on.
     ("tensorboard/eval", TensorBoard),
     ("export", Export),
 )

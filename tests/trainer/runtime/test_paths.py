@@ -63,7 +63,7 @@ def test_a_run_goes_on(tmp_path, monkeypatch, name):
     assert trainer.step == 8
     assert saved_steps(model_dir) == [4, 6, 8]
     assert [line["step"] for line in lines(model_dir)] == [2, 4, 6, 8]
-    assert any((model_dir / "tensorboard" / "train").iterdir())
+    assert any((model_dir / "train").iterdir())
     saved = keras.models.load_model(model_dir / "export" / "model.keras")
     np.testing.assert_array_equal(
         saved.get_weights()[0], trainer.model.get_weights()[0]
