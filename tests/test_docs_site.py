@@ -36,9 +36,13 @@ class Resources(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("site"))
+
+
+def build(where):
+    """Builds the site strictly into a folder."""
     pytest.importorskip("material", reason="needs the extra docs")
     pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-    where = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     done = subprocess.run(
         [*command, "-f", "docs/site/mkdocs.yml", "--site-dir", str(where)],
