@@ -102,6 +102,19 @@ def test_each_page_begins_with_its_question(site):
         assert "?" in title or "Coming from" in title, title
 
 
+def test_the_notebook_is_a_page_with_what_it_shows(site, pages):
+    page = pages["first_run.html"]
+    assert "notebook_1.png" in page.loaded
+    assert (site / "notebook_1.png").read_bytes()[:4] == b"\x89PNG"
+    text = (site / "first_run.html").read_text()
+    assert "<th>val_accuracy</th>" in text
+    assert "UserError: y has shape" in as_text(site / "first_run.html")
+    assert "scale/strategies.html" in page.linked
+    # No copy for a download is linked to.
+    for one in ("index.html", "start/first_run.html"):
+        assert not [x for x in pages[one].linked if x.endswith(".ipynb")]
+
+
 def test_code_is_in_tabs(site):
     text = (site / "index.html").read_text()
     assert 'class="tabbed-set' in text

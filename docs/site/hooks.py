@@ -1,6 +1,8 @@
 """Makes the pages of the site that are not files under docs/."""
 
+import base64
 import functools
+import json
 import pathlib
 import posixpath
 import re
@@ -11,11 +13,14 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Files that pages link to, which a browser would not show.
 _CODE = ("experiments/*.gin", "docs/examples/keras_examples/*.py")
+_NOTEBOOK = "docs/first_run.ipynb"
 # The search leaves these out: each of their parts would be a long result.
 _NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
 _TITLED_BLOCK = re.compile(
     r"^\*\*(.+?)\*\*\n\n(?:`[\w.]+`\n)?(```python\n.*?^```\n)", re.M | re.S
 )
+# Colors of a terminal, in what a cell has printed.
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 
 
@@ -31,8 +36,8 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Adds home, changes, and code that is linked to."""
-    for path, content in _made().items():
+    """Adds home, changes, the notebook, and code that is linked to."""
+    for path, content in {**_made(), **_notebook()}.items():
         files.append(File.generated(config, path, content=content))
     return files
 
@@ -61,6 +66,7 @@ def _sources():
         "docs": "index.md",
         "README.md": "index.md",
         "CHANGELOG.md": "changelog.md",
+        _NOTEBOOK: "first_run.md",
         **{
             str(path.relative_to(ROOT)): str(
                 path.relative_to(ROOT).with_suffix(".md")
@@ -92,6 +98,31 @@ def _made():
         "changelog.md": f"{_NOT_FOUND}{changes}",
         **code,
     }
+
+
+def _notebook():
+    """The page of the notebook, with what is saved in it, and its pictures."""
+    page, pictures, parts = _sources()[_NOTEBOOK], {}, []
+    for cell in json.loads((ROOT / _NOTEBOOK).read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for one in cell["outputs"]:
+            data = {k: "".join(v) for k, v in one.get("data", {}).items()}
+            lines = one.get("traceback") or [*one.get("text", ())]
+            end = "\n" if "traceback" in one else ""
+            text = data.get("text/plain", end.join(lines))
+            if "image/png" in data:
+                name = f"notebook_{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(data["image/png"])
+                parts.append(f"![What the cell draws]({name})")
+            elif "text/html" in data:
+                parts.append(data["text/html"])
+            else:
+                parts.append(f"```text\n{_COLOR.sub('', text)}\n```")
+    return {page: "\n\n".join(parts), **pictures}
 
 
 def _with_tabs(text):
