@@ -155,7 +155,7 @@ def test_other_files_do_no_harm(runs, damaged, undisturbed):
 @pytest.mark.long
 def test_a_save_that_was_cut_before_the_last_rename(runs, damaged, undisturbed):
     """A step was being saved again: the old one counts."""
-    damaged[18].rename(damaged[18].with_name("old_00000018"))
+    damaged[18].rename(damaged[18].with_name("step_00000018.old"))
     process = runs.train().must_end(0)
     reading.assert_equal(runs.model_dir, undisturbed())
     assert process.log

@@ -8,13 +8,13 @@
 A checkpoint is written under a temporary name (`tmp_...`), synchronized to
 disk and renamed. A checkpoint whose manifest is missing or does not match is
 passed over. Saving a step again first renames the old checkpoint to
-`old_00000100`, which is valid until the new one has its name.
+`step_00000100.old`, which is valid until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
 
 An object store such as `gs://` renames a directory object by object, so a
 checkpoint gets its final name at once there, and nothing is renamed: the
-manifest, which makes it valid, is written last and deleted first. Saving a
-step again first writes the new checkpoint as `old_00000100`, too.
+manifest, which makes it valid, is written last and deleted first. A step that
+is saved again gets the other one of its two names, and then loses the first.
 
 Writing and reading stay in one file: they agree on every name and rename.
 """
@@ -38,10 +38,10 @@ from absl import logging
 from trainer.checkpoint.contents import Snapshot, check
 from trainer.errors import UserError
 from trainer.runtime import files, schema
-from trainer.runtime.files import is_local, remove_if_possible, synchronize
+from trainer.runtime.files import is_local, remove_if_possible
 from trainer.runtime.run_paths import CHECKPOINT_NAME as _NAME
 
-_MANIFEST = "manifest.json"
+_MANIFEST, _OLD = "manifest.json", ".old"
 # TensorFlow writes all arrays of one SaveV2 operation to one data file.
 _DATA = "arrays.data-00000-of-00001"
 _FILES = {"state.json", "arrays.index", _DATA}
@@ -111,34 +111,27 @@ def _save_and_rename(final: str, snapshot: Snapshot) -> None:
         _write(temporary, snapshot)
         # An earlier save may have been killed between its two renames.
         _settle_old(directory)
-        # A rename cannot replace a directory that is not empty. Killed between
-        # the two renames, the run still has the old checkpoint.
-        if files.exists(final):
-            os.rename(final, _old_name(final))
-        os.rename(temporary, final)
-        synchronize(directory)  # The rename itself, too, must be on disk.
+        files.replace_directory(temporary, final, last=_MANIFEST)
     except BaseException:  # Also when the process is interrupted.
         remove_if_possible(temporary)
         raise
-    remove_if_possible(_old_name(final))
 
 
 def _save_in_place(final: str, snapshot: Snapshot) -> None:
-    old = _old_name(final)
+    path, other = final, f"{final}{_OLD}"
     # What is valid there may be the run's only checkpoint: it goes once the
     # new one is valid under another name.
-    again = find_fault(final) is None
-    for path in (old, final) if again else (final,):
-        try:
-            remove(path)
-            files.make_directory(path)
-            _write(path, snapshot)
-        except BaseException:  # Also when the process is interrupted.
-            remove_if_possible(path)
-            raise
-    if again or files.exists(old):
-        with contextlib.suppress(OSError):
-            remove(old)
+    if find_fault(final) is None:
+        path, other = other, path
+    try:
+        remove(path)
+        files.make_directory(path)
+        _write(path, snapshot)
+    except BaseException:  # Also when the process is interrupted.
+        remove_if_possible(path)
+        raise
+    with contextlib.suppress(OSError):
+        remove(other)
 
 
 def load(path: str) -> Snapshot:
@@ -244,7 +237,7 @@ def listing(directory: str) -> list[str]:
     # one comes before the new one of the same step.
     found = sorted(
         filter(_NAME.fullmatch, files.listing(directory)),
-        key=lambda name: (step_of(name), not _is_old(name)),
+        key=lambda name: (step_of(name), not name.endswith(_OLD)),
     )
     return [os.path.join(directory, name) for name in found]
 
@@ -253,7 +246,7 @@ def step_of(path: str) -> int:
     """The step in a checkpoint's name."""
     match = _NAME.fullmatch(os.path.basename(path))
     assert match is not None, path
-    return int(match.group(2))
+    return int(match.group(1))
 
 
 def find_fault(path: str) -> str | None:
@@ -301,7 +294,7 @@ def remove_leftovers(directory: str) -> None:
     """Deletes what killed saves left behind."""
     files.refuse_link(directory)
     for name in files.listing(directory):
-        # Not `old_`: that may be the only checkpoint of its step.
+        # Not `.old`: that may be the only checkpoint of its step.
         if name.startswith("tmp_"):
             remove_if_possible(os.path.join(directory, name))
     if not is_local(directory):
@@ -377,39 +370,26 @@ def _check_sizes(
         raise ValueError(f"{_DATA} has {there} bytes, and its arrays {wanted}")
 
 
-def _old_name(path: str) -> str:
-    directory, name = os.path.split(path)
-    return os.path.join(directory, name.replace("step_", "old_"))
-
-
-def _is_old(path: str) -> bool:
-    return os.path.basename(path).startswith("old_")
-
-
 def _settle_old(directory: str) -> None:
     """Deletes old checkpoints that were replaced; renames others back."""
-    for old in filter(_is_old, listing(directory)):
-        final = os.path.join(directory, f"step_{step_of(old):08d}")
-        if files.exists(final):
+    for old in listing(directory):
+        final = old.removesuffix(_OLD)
+        if final != old and files.exists(final):
             remove(old)
-        else:
+        elif final != old:
             os.rename(old, final)
 
 
 def _write(path: str, snapshot: Snapshot) -> None:
-    """Fills a checkpoint's directory; all of it is on disk in the end."""
+    """Fills a checkpoint's directory."""
     _write_arrays(os.path.join(path, "arrays"), snapshot.arrays)
     state = {"format": FORMAT, "step": snapshot.step, **snapshot.host}
     _write_json(os.path.join(path, "state.json"), state)
     manifest = {
         name: _fingerprint(os.path.join(path, name)) for name in sorted(_FILES)
     }
-    for name in sorted(_FILES):
-        synchronize(os.path.join(path, name))
     # Last: a checkpoint without its manifest is not valid.
     _write_json(os.path.join(path, _MANIFEST), manifest)
-    synchronize(os.path.join(path, _MANIFEST))
-    synchronize(path)
 
 
 def _write_arrays(prefix: str, arrays: dict[str, Any]) -> None:

@@ -403,7 +403,7 @@ def replace_directory(source: str, target: str, *, last: str) -> None:
             os.rename(target, old)
         os.rename(source, target)
         synchronize(os.path.dirname(target) or ".")
-        remove(old)
+        remove_if_possible(old)
         return
     remove(os.path.join(target, last))
     remove(target)

@@ -16,7 +16,7 @@ from trainer.runtime import files
 from trainer.runtime.files import is_local
 
 # A checkpoint's, and its number of steps.
-CHECKPOINT_NAME = re.compile(r"(step|old)_(\d{8,})")
+CHECKPOINT_NAME = re.compile(r"step_(\d{8,})(\.old)?")
 # Room for the longest name below a run directory.
 _BELOW = "x" * 240
 # By then a training process that starts together with the evaluator, and first
@@ -129,7 +129,7 @@ def newest_step(path: str) -> int:
     with contextlib.suppress(OSError):
         names = files.listing(os.path.join(path, "checkpoints"))
     found = map(CHECKPOINT_NAME.fullmatch, names)
-    return max((int(one[2]) for one in found if one), default=0)
+    return max((int(one[1]) for one in found if one), default=0)
 
 
 class RunIsOver:

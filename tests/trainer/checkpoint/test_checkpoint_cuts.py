@@ -58,9 +58,9 @@ def cuts(request, root, library, tmp_path_factory):
 
 def leave_leftovers(start):
     """Of all kinds, as attempts before have left them."""
-    shutil.copytree(start / "step_00000020", start / "old_00000020")
-    shutil.copytree(start / "step_00000010", start / "old_00000015")
-    (start / "old_00000015" / "state.json").unlink()
+    shutil.copytree(start / "step_00000020", start / "step_00000020.old")
+    shutil.copytree(start / "step_00000010", start / "step_00000015.old")
+    (start / "step_00000015.old" / "state.json").unlink()
     shutil.copytree(start / "step_00000010", start / "tmp_a")
     (start / "tmp_b").mkdir()
 
@@ -142,7 +142,7 @@ def test_a_start_after_a_cut_that_is_cut_again(cut):
 
 def assert_goes_on_without(folder, damaged):
     """As `assert_goes_on`; what was damaged before stays so."""
-    for name in (damaged, damaged.replace("step", "old")):
+    for name in (damaged, f"{damaged}.old"):
         shutil.rmtree(folder / name, ignore_errors=True)
     assert_goes_on(folder)
 

@@ -4,8 +4,7 @@ import pytest
 
 from trainer import UserError
 from trainer.loop.schedule import Ticker
-from trainer.plugin_api import parse_period
-from trainer.values.periods import Period
+from trainer.values.periods import Period, parse_period
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def outside(tmp_path, trained):
 NAMES = (
     "step_00000003",
     "step_00000004",
-    "old_00000004",
+    "step_00000004.old",
     "tmp_x",
     "step_00000099",
 )

@@ -25,6 +25,7 @@ _PUT = "_trainer_put"
 # Where what we have compiled has what the user had compiled.
 _COMPILED_FROM = "_trainer_compiled_from"
 _LOSSES = "keras.src.losses.loss"
+_COMPILE = "keras.src.trainers.compile_utils"
 _STATE = "keras.src.backend.common.global_state"
 # Where `_get_logits` finds them: as an attribute, and before these operations.
 _LOGITS, _ACTIVATIONS = "_keras_logits", ("Softmax", "Sigmoid")
@@ -32,7 +33,9 @@ _LOGITS, _ACTIVATIONS = "_keras_logits", ("Softmax", "Sigmoid")
 _get_mask = require("keras.src.backend", "get_keras_mask")
 require("keras.src.backend.tensorflow.nn", "_get_logits")
 _FunctionLoss = require("keras.src.losses.losses", "LossFunctionWrapper")
-_CompileLoss = require("keras.src.trainers.compile_utils", "CompileLoss")
+_CompileLoss = require(_COMPILE, "CompileLoss")
+metric_by_shape = require(_COMPILE, "get_metric")
+loss_by_shape = require(_COMPILE, "get_loss")
 _Functional = require("keras.src.models.functional", "Functional")
 _get_global = require(_STATE, "get_global_attribute")
 _set_global = require(_STATE, "set_global_attribute")

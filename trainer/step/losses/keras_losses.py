@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import keras
 
-from trainer.step.keras.private import function_of_loss
+from trainer.step.keras.private import function_of_loss, loss_by_shape
 
 # What a loss takes as targets: a value for each value of the outputs (of two
 # classes: from 0 to 1), a vector over the classes, the number of a class, or a
@@ -94,9 +94,4 @@ def loss_by_name(name: str) -> Any:
 
 def _by_shape(y: Any, y_pred: Any) -> Any:
     """The crossentropy for binary, sparse or categorical targets."""
-    classes, kind = y_pred.shape[-1], "categorical"
-    if classes == 1:
-        kind = "binary"
-    elif len(y.shape) < len(y_pred.shape) or y.shape[-1] == 1:
-        kind = "sparse_categorical"
-    return getattr(keras.losses, f"{kind}_crossentropy")(y, y_pred)
+    return loss_by_shape("crossentropy", y, y_pred).call(y, y_pred)

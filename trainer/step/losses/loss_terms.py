@@ -11,7 +11,7 @@ contributes undivided sums; the division comes after the reduction. See
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -29,6 +29,7 @@ from trainer.step.keras.private import (
 from trainer.step.logs import LOSS_PART, StepLogs
 from trainer.step.losses.keras_losses import KerasLoss
 from trainer.step.losses.outputs import (
+    OutputLoss,
     Outputs,
     losses_of,
     numbered_names,
@@ -67,25 +68,29 @@ def terms(
     predicted = keras.tree.flatten(y_pred)
     masks = [keras_mask(one) for one in predicted]
     weights = outputs.tensors(sample_weight, what="sample_weight")
+    own = spec.has_own("per_example_loss")
     listed = _listed(spec, outputs, values)
     # As in Keras, but two outputs of one layer do not share a log.
-    labels = numbered_names([f"{one.label}_loss" for one in listed])
+    labels = numbered_names([f"{one.label}_loss" for one, _ in listed])
     found, logs = [], {}
-    for one, label in zip(listed, labels, strict=True):
-        if one.output is None:
-            mask, weight = None, _weight_of(one.name, sample_weight)
+    for (one, value), label in zip(listed, labels, strict=True):
+        at = one.position
+        if at is None:
+            mask, weight = None, _weight_of(one.key, sample_weight)
             # In Keras a loss of several outputs has no mask.
-            has_mask = one.loss is None and any(m is not None for m in masks)
+            has_mask = own and any(m is not None for m in masks)
             is_dropped = has_mask or (
                 weight is None and sample_weight is not None
             )
             if is_dropped:
-                raise _is_whose(one.name, outputs.names)
+                raise _is_whose(one.key, outputs.names)
         else:
-            mask, weight = masks[one.output], weights[one.output]
+            mask, weight = masks[at], weights[at]
         term = _term_of(
             one,
-            y_pred=None if one.output is None else predicted[one.output],
+            value,
+            own=own,
+            y_pred=None if at is None else predicted[at],
             sample_weight=weight,
             mask=mask,
             here=here,
@@ -99,16 +104,19 @@ def terms(
 
 
 def _term_of(
-    one: "_Values",
+    one: OutputLoss,
+    values: Any,
     *,
+    own: bool,
     y_pred: Any,
     sample_weight: Any,
     mask: tf.Tensor | None,
     here: ReplicaBatch,
 ) -> Term:
-    """The term of the values of a loss."""
-    values, rows, reduction = one.values, None, one.reduction
-    if here.is_whole and one.loss is not None:
+    """The term of the values of a loss, or of what research code has for it."""
+    reduction = getattr(one.loss, "reduction", "sum_over_batch_size")
+    loss, rows = None if own else one.loss, None
+    if here.is_whole and loss is not None:
         # As in Keras, whatever the rows of the values are.
         values = tf.convert_to_tensor(values)
         if values.shape.rank == 0:
@@ -116,20 +124,20 @@ def _term_of(
                 reduction = "sum_over_batch_size"
             like = tf.shape(mask) if mask is not None else [here.rows]
             values = tf.fill(like, values)
-        known, size = KerasLoss.of(one.loss), values.shape[0]
+        known, size = KerasLoss.of(loss), values.shape[0]
         is_known = known is not None and known.is_by_example
         if not is_known and (size is None or size != here.rows):
             rows = tf.cast(tf.shape(values)[0], tf.float32)
     else:
         values = check_rows(
-            values, name=one.name, rows=here.rows, loss=one.loss, y_pred=y_pred
+            values, name=one.key, rows=here.rows, loss=loss, y_pred=y_pred
         )
     # A mask marks parts of an example, which a value for each has not.
-    if one.loss is None and mask is not None and values.shape.rank == 1:
+    if loss is None and mask is not None and values.shape.rank == 1:
         mask = mask if mask.shape[1:].num_elements() == 1 else None
     return loss_term(
         values,
-        name=one.name,
+        name=one.key,
         reduction=reduction,
         examples=here.examples,
         shares=here.shares,
@@ -140,31 +148,14 @@ def _term_of(
     )
 
 
-class _Values(NamedTuple):
-    """The values of a loss.
+def _listed(
+    spec: StepSpec, outputs: Outputs, values: Any
+) -> list[tuple[OutputLoss, Any]]:
+    """What `per_example_loss` returned, by loss.
 
-    Attributes:
-        name: of the loss.
-        values: with one row for each example.
-        output: whose mask and sample weights count, by its position; `None`
-            for values of several together, or of none in research code.
-        loss: whose values they are; `None` for those of research code.
-        reduction: that of a Keras loss.
-        weight: of `loss_weights`.
-        label: see `OutputLoss`.
+    Of research code a position may be `None`, where the values are for several
+    outputs, or for none.
     """
-
-    name: str
-    values: Any
-    output: int | None
-    loss: keras.losses.Loss | None
-    reduction: str | None
-    weight: float | None
-    label: str | None
-
-
-def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
-    """What `per_example_loss` returned, as a list."""
     own = spec.has_own("per_example_loss")
     names, several = outputs.names, len(outputs.names) > 1
     positions: list[int | None] = [*range(len(names))]
@@ -199,19 +190,12 @@ def _listed(spec: StepSpec, outputs: Outputs, values: Any) -> list[_Values]:
             f"{', '.join(names)}. Return one tensor, one for each output, or a "
             "dict by names of your own."
         )
-    return [
-        _Values(
-            one.key,
-            value,
-            None if one.position is None else positions[one.position],
-            None if own else one.loss,
-            getattr(one.loss, "reduction", "sum_over_batch_size"),
-            one.weight,
-            one.label if one.loss else one.key,
-        )
-        for one, value in zip(losses, flat, strict=True)
-        if value is not None
-    ]
+    for i, one in enumerate(losses):
+        at = None if one.position is None else positions[one.position]
+        label = one.label if one.loss else one.key
+        losses[i] = one._replace(position=at, label=label)
+    pairs = zip(losses, flat, strict=True)
+    return [(one, value) for one, value in pairs if value is not None]
 
 
 def _is_whose(name: str, outputs: Sequence[str]) -> UserError:

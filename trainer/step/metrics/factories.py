@@ -8,11 +8,11 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError, did_you_mean
-from trainer.step.keras.private import object_name
+from trainer.step.keras.private import metric_by_shape, object_name
 from trainer.values.configurable import call_factory, configurable
 
 # Names whose meaning in Keras depends on targets and outputs.
-_BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
+_BY_SHAPE = ("accuracy", "acc")
 
 
 def make_metric(factory: Any) -> Any:
@@ -88,7 +88,7 @@ def is_by_shape(metric: Any) -> bool:
 
 
 def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
-    """The metric that "accuracy" or "crossentropy" means for some shapes."""
+    """The metric that "accuracy" means for some shapes, as in `compile`."""
     if not isinstance(metric, str):
         return metric
     if not hasattr(target, "shape") or not hasattr(predicted, "shape"):
@@ -97,15 +97,7 @@ def by_shape(metric: Any, target: Any, predicted: Any) -> keras.Metric:
             "output, and here it is not known which. Name the class exactly, "
             "such as SparseCategoricalAccuracy."
         )
-    # The rules of `compile`: binary for one column, sparse for class numbers.
-    classes = int(predicted.shape[-1])
-    kind = "Categorical"
-    if classes == 1:
-        kind = "Binary"
-    elif len(target.shape) < len(predicted.shape) or target.shape[-1] == 1:
-        kind = "SparseCategorical"
-    what = "Accuracy" if metric in ("accuracy", "acc") else "Crossentropy"
-    return getattr(keras.metrics, kind + what)(name=metric)
+    return metric_by_shape(metric, target, predicted)
 
 
 @configurable(module="trainer")
