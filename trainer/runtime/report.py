@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-Unit: TypeAlias = Literal[
-    "", "bytes", "FLOP", "FLOP/s", "bytes/s", "s", "steps/s", "examples/s", "%"
-]
+Unit: TypeAlias = Literal["", "bytes", "FLOP", "s", "steps/s", "%"]
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -54,7 +52,7 @@ def show(value: Any, unit: Unit = "") -> str:
         return value
     if unit == "s":
         return _duration(value)
-    if unit in ("bytes", "bytes/s", "FLOP", "FLOP/s"):
+    if unit in ("bytes", "FLOP"):
         return _with_prefix(value, unit.replace("bytes", "B"))
     if isinstance(value, int):
         return f"{value:,} {unit}".strip()

@@ -27,13 +27,7 @@ class Program:
 
 
 class Programs(Protocol):
-    """The programs of a run.
-
-    Attributes:
-        batch_size: examples in a global batch.
-    """
-
-    batch_size: int
+    """The programs of a run."""
 
     def training(self) -> Program:
         """The training step."""

@@ -91,9 +91,6 @@ def test_tpu_mnist_compiles(tmp_path, root, mnist_dir):
     # Each gradient, and a few scalars of the logs.
     gradients = 4 * found["model"]["trainable_parameters"]
     assert gradients <= step["reduced_bytes"] < gradients + 200
-    # A ring: 2 (n - 1) / n of the bytes over two of the four links.
-    seconds = 2 * 3 / 4 * step["reduced_bytes"] / (200e9 * 2 / 4)
-    assert step["all_reduce_time"] == pytest.approx(seconds)
 
 
 # What must be in the sentence that ends the check.
@@ -161,7 +158,7 @@ def test_a_batch_that_is_too_large(tmp_path):
     ("text", "message"),
     [
         ("v5e", "such as v5e:2x4"),
-        ("v5x:2x2", "no figures for v5x.*Valid: v4, v5e, v5p, v6e"),
+        ("v5x:2x2", "no such kind of chip.*Valid: v4, v5e, v5p, v6e"),
         ("v5p:2x2", "no slice 2x2. Valid: 2x2x1.*multiples of 4"),
         ("v5p:0x4x4", "no slice 0x4x4"),
         ("v6e:4x4", "has 4 hosts.*fails with KeyError.*1x1, 2x2 or 2x4"),

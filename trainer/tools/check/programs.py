@@ -28,7 +28,6 @@ class RunPrograms:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.batch_size = run.spec.batch_size
         self._replicas = run.plugin.num_replicas
 
     def training(self) -> Program:

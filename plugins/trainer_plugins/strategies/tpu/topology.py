@@ -1,4 +1,4 @@
-"""The TPU slices that a run can be compiled for, and their chips' figures."""
+"""The TPU slices that a run can be compiled for, and their chips."""
 
 import dataclasses
 import math
@@ -7,66 +7,39 @@ import re
 from trainer import UserError
 from trainer.plugin_api import nearest
 
-GB, GiB = 1e9, 2**30
+GiB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Figures of one chip; as Google publishes them but for `hbm_bytes`.
+    """A kind of chip.
 
     Attributes:
         hbm_bytes: of high-bandwidth memory, those that a program can use.
-        hbm_bytes_per_second: between it and the cores.
-        flops: floating-point operations a second, in bfloat16.
-        link_bytes_per_second: over all links to other chips.
         dimensions: of the torus of chips.
         several_hosts: whether TensorFlow's server takes a slice of them.
         options: for the compiler's topology, by name.
     """
 
     hbm_bytes: float
-    hbm_bytes_per_second: float
-    flops: float
-    link_bytes_per_second: float
     dimensions: int
     several_hosts: bool = True
     options: tuple[tuple[str, str], ...] = ()
 
 
-# From the pages v4, v5e, v5p and v6e of the Cloud TPU documentation,
-# docs.cloud.google.com/tpu/docs/v6e and so on: HBM bandwidth, peak compute in
-# bf16, and interconnect bandwidth (in Gbit/s there), each per chip. The memory
-# is what the tested libtpu allows a program, rounded as in its message: some of
-# the chip's 16, 32 or 96 GiB is its own.
+# The memory is what the tested libtpu allows a program, rounded as in its
+# message: some of the chip's 16, 32 or 96 GiB is its own.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GiB,
-        hbm_bytes_per_second=1200 * GB,
-        flops=275e12,
-        link_bytes_per_second=2400 / 8 * GB,
         dimensions=3,
         # A chip's two cores as one, which is how a replica uses them.
         options=(("chip_config_name", "megacore"),),
     ),
-    "v5e": Chip(
-        hbm_bytes=15.75 * GiB,
-        hbm_bytes_per_second=800 * GB,
-        flops=197e12,
-        link_bytes_per_second=1600 / 8 * GB,
-        dimensions=2,
-    ),
-    "v5p": Chip(
-        hbm_bytes=95.73 * GiB,
-        hbm_bytes_per_second=2765 * GB,
-        flops=459e12,
-        link_bytes_per_second=4800 / 8 * GB,
-        dimensions=3,
-    ),
+    "v5e": Chip(hbm_bytes=15.75 * GiB, dimensions=2),
+    "v5p": Chip(hbm_bytes=95.73 * GiB, dimensions=3),
     "v6e": Chip(
         hbm_bytes=31.24 * GiB,
-        hbm_bytes_per_second=1600 * GB,
-        flops=918e12,
-        link_bytes_per_second=3200 / 8 * GB,
         dimensions=2,
         several_hosts=False,
     ),
@@ -106,7 +79,7 @@ class Topology:
         kind, sides = match.groups()
         if kind not in CHIPS:
             raise UserError(
-                f"--tpu_topology={text}: there are no figures for {kind}. "
+                f"--tpu_topology={text}: there is no such kind of chip. "
                 f"{nearest(kind, CHIPS)}"
             )
         known = _FLAT if CHIPS[kind].dimensions == 2 else _SOLID
@@ -131,7 +104,7 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """The figures of each chip."""
+        """The kind of its chips."""
         return CHIPS[self.kind]
 
     @property
