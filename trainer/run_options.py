@@ -52,7 +52,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 EvalEvery: TypeAlias = Annotated[
     PeriodLike | Annotated[dict[Text, PeriodLike | None], MinLen(1)],
     Doc(
-        "a period, such as 100, '2 epochs', '10m' or '5%', or a dict of these "
+        "a period, such as 100, '2 epochs' or '10m', or a dict of these "
         "by split"
     ),
 ]

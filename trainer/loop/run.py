@@ -205,12 +205,8 @@ class Run:
 
     def period(self, value: PeriodLike, name: str) -> Period:
         """Parses a period of this run; see `trainer.parse_period`."""
-        period = parse_period(
-            value,
-            name=name,
-            steps_per_epoch=self.epochs.steps,
-            total_steps=(self.steps or 0) - self.epochs.begin,
-        )
+        per_epoch = self.epochs.steps
+        period = parse_period(value, name=name, steps_per_epoch=per_epoch)
         return dataclasses.replace(period, begin=self.epochs.begin)
 
     def evaluation_period(self, split: str, every: PeriodLike | None) -> Period:

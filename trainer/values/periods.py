@@ -1,4 +1,4 @@
-"""Periods and lengths as users write them: steps, epochs, time or percent."""
+"""Periods and lengths as users write them: steps, epochs or time."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ _MOST = 1e15  # Steps or seconds.
 # A number, "k" for thousands, and a unit.
 _PATTERN = re.compile(
     r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<thousands>k?)\s*"
-    r"(?:(?P<steps>|steps?)|(?P<epochs>epochs?)|(?P<percent>%|percent)"
+    r"(?:(?P<steps>|steps?)|(?P<epochs>epochs?)"
     r"|(?P<seconds>s|sec|seconds?)|(?P<minutes>m|min|minutes?)"
     r"|(?P<hours>h|hours?))\s*"
 )
@@ -61,15 +61,13 @@ def parse_period(
     *,
     name: str,
     steps_per_epoch: int | None = None,
-    total_steps: int | None = None,
 ) -> Period:
-    """Reads `100`, `"10k steps"`, `"2 epochs"`, `"30m"` or `"5%"`.
+    """Reads `100`, `"10k steps"`, `"2 epochs"` or `"30m"`.
 
     Args:
         value: what the user wrote; a bare number counts steps.
         name: the parameter's name, for the error message.
         steps_per_epoch: how many steps an epoch has, for epochs.
-        total_steps: how many steps the run has, for percent.
 
     Returns:
         The period; one that ends up below one step is one step.
@@ -84,7 +82,7 @@ def parse_period(
     if match is None:
         raise UserError(
             f"{name} = {value!r} is not a period. Valid: 100, '10k steps', "
-            "'2 epochs', '30s', '30m', '1h', '5%'."
+            "'2 epochs', '30s', '30m', '1h'."
         )
     unit = match.lastgroup or ""
     number = float(match["number"]) * (1000 if match["thousands"] else 1)
@@ -96,9 +94,12 @@ def parse_period(
     if unit in _SECONDS:
         return Period(seconds=number * _SECONDS[unit])
     if unit == "epochs":
-        number *= _need(steps_per_epoch, name, value, "steps in an epoch")
-    elif unit == "percent":
-        number *= _need(total_steps, name, value, "steps in the run") / 100
+        if steps_per_epoch is None:
+            raise UserError(
+                f"{name} = {value!r} cannot be counted: the number of steps "
+                "in an epoch is not known. Give the period in steps or seconds."
+            )
+        number *= steps_per_epoch
     return Period(steps=max(1, round(number)))
 
 
@@ -111,7 +112,7 @@ def parse_length(
         Its number of steps.
 
     Raises:
-        UserError: see `parse_period`; a time or a share is no length.
+        UserError: see `parse_period`; a time is no length.
     """
     period = parse_period(value, name=name, steps_per_epoch=steps_per_epoch)
     if period.steps is None:
@@ -127,18 +128,9 @@ def in_epochs(value: "int | str") -> bool:
     return "epoch" in str(value).lower()
 
 
-def _need(length: int | None, name: str, value: object, what: str) -> int:
-    if length is None:
-        raise UserError(
-            f"{name} = {value!r} cannot be counted: the number of {what} is "
-            "not known. Give the period in steps or seconds."
-        )
-    return length
-
-
 def _is_period(value: Any, *, seconds: bool = False) -> bool:
     try:
-        found = parse_period(value, name="", steps_per_epoch=1, total_steps=1)
+        found = parse_period(value, name="", steps_per_epoch=1)
     except UserError:
         return False
     return not seconds or found.seconds is not None
@@ -162,7 +154,7 @@ Length: TypeAlias = Annotated[
 PeriodLike: TypeAlias = Annotated[
     int | str | Period,
     Predicate(_is_period),
-    Doc("a period, such as 100, '2 epochs', '10m' or '5%'"),
+    Doc("a period, such as 100, '2 epochs' or '10m'"),
 ]
 Time: TypeAlias = Annotated[
     str,

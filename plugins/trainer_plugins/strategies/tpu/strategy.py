@@ -163,12 +163,9 @@ class TPU(StrategyPlugin):
         """See `StrategyPlugin.describe`."""
         described = super().describe() | {"tpu": self._tpu}
         if self._topology is not None:
-            described["topology"] = {
-                # Chips along x, y and z, and cores per chip.
-                "mesh_shape": [int(n) for n in self._topology.mesh_shape],
-                "hosts": int(self._topology.num_tasks),
-                "cores_per_host": int(self._topology.num_tpus_per_task),
-            }
+            # Chips along x, y and z, and cores per chip.
+            shape = [int(n) for n in self._topology.mesh_shape]
+            described["topology"] = shape
         return described
 
     def close(self) -> None:
