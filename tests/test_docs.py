@@ -115,6 +115,17 @@ def commands(text):
     return [["bash", "-euo", "pipefail", "-c", python + text]]
 
 
+# Tables, which are made from or compared with the code: to look things up in.
+TABLES = ("docs/about/exactness.md", "docs/reference/parameters.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_is_short(page):
+    """A longer one is several: a question each. Code is not counted."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    assert len(text.split()) <= 1200 or name_of(page) in TABLES
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_blocks_are_all_run(page):
     """A block without a name would be an example that nothing checks."""

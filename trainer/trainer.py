@@ -63,45 +63,45 @@ class Trainer(Shown, BaseStep):
 
     1. Configure only, as `compile` and `fit` are called.
 
-           trainer = Trainer(
-               model=lambda: keras.Sequential([keras.layers.Dense(10)]),
-               loss=keras.losses.SparseCategoricalCrossentropy(True),
-               metrics=["accuracy"],
-               data={"train": (x, y), "eval": (x_val, y_val)},
-           )
-           trainer.train_and_evaluate("3 epochs")
+            trainer = Trainer(
+                model=lambda: keras.Sequential([keras.layers.Dense(10)]),
+                loss=keras.losses.SparseCategoricalCrossentropy(True),
+                metrics=["accuracy"],
+                data={"train": (x, y), "eval": (x_val, y_val)},
+            )
+            trainer.train_and_evaluate("3 epochs")
 
     2. Override `per_example_loss`: any loss that has one value per example.
 
-           class Huber(Trainer):
-               def per_example_loss(self, x, y, y_pred):
-                   return keras.losses.huber(y, y_pred)
+            class Huber(Trainer):
+                def per_example_loss(self, x, y, y_pred):
+                    return keras.losses.huber(y, y_pred)
 
     3. Override `global_loss`: a loss over pairs of examples, or over the
        batch, which sees the outputs of all replicas.
 
-           class Contrastive(Trainer):
-               def global_loss(self, y, y_pred):
-                   return keras.losses.Circle()(y, y_pred)
+            class Contrastive(Trainer):
+                def global_loss(self, y, y_pred):
+                    return keras.losses.Circle()(y, y_pred)
 
     4. Override `train_step`: several optimizers, losses over pairs of
        networks. `gradients` and `apply_gradients` scale, reduce and apply.
 
-           class Adversarial(Trainer):
-               def train_step(self, batch):
-                   with tf.GradientTape(persistent=True) as tape:
-                       per_example = self.play(batch)
-                       loss = average(
-                           tf.reduce_sum(per_example), len(per_example)
-                       )
-                   for name in ("generator", "critic"):
-                       part = self.model.get_layer(name).trainable_variables
-                       self.apply_gradients(
-                           self.gradients(tape, loss, part),
-                           part,
-                           optimizer=name,
-                       )
-                   return {"loss": loss}
+            class Adversarial(Trainer):
+                def train_step(self, batch):
+                    with tf.GradientTape(persistent=True) as tape:
+                        per_example = self.play(batch)
+                        loss = average(
+                            tf.reduce_sum(per_example), len(per_example)
+                        )
+                    for name in ("generator", "critic"):
+                        part = self.model.get_layer(name).trainable_variables
+                        self.apply_gradients(
+                            self.gradients(tape, loss, part),
+                            part,
+                            optimizer=name,
+                        )
+                    return {"loss": loss}
 
     Args:
         model: a function that returns the model, or a model. On one device
