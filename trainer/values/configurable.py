@@ -110,13 +110,16 @@ class _Type(str):
 
 def _plain(signature: inspect.Signature) -> inspect.Signature:
     """A signature as people read it: its types, without their bounds."""
+
+    def plain(given: Any) -> Any:
+        return given if given is signature.empty else _Type(plain_type(given))
+
     return signature.replace(
         parameters=[
-            one.replace(annotation=_Type(plain_type(one.annotation)))
-            if one.annotation is not one.empty
-            else one
+            one.replace(annotation=plain(one.annotation))
             for one in signature.parameters.values()
-        ]
+        ],
+        return_annotation=plain(signature.return_annotation),
     )
 
 

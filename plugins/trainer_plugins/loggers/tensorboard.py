@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -325,17 +326,20 @@ def _metadata(description: str) -> SummaryMetadata:
 
 def _graph_of(model: keras.Model) -> dict[str, Media]:
     """The layers of a model, as TensorBoard's GRAPHS tab shows them."""
-    why = f"has more than {_MOST_LAYERS} layers"
-    layers: dict[str, Any] = {}
-    if _layers_in(model) <= _MOST_LAYERS:
-        why = "does not say what it consists of"
-        # Whatever a `get_config` of the user's raises.
-        with contextlib.suppress(Exception):
-            layers = json.loads(model.to_json())
-    if "layers" not in layers.get("config", {}):
-        logging.info("TensorBoard shows no graph of the model: it %s.", why)
+    graph = None
+    # Whatever a `get_config` of the user's raises, or TensorBoard for it.
+    with contextlib.suppress(Exception):
+        if _layers_in(model) <= _MOST_LAYERS:
+            # What layers compute in: it warns of the name of a policy.
+            text = re.sub(r'"mixed_(\w+)"', r'"\1"', model.to_json())
+            graph = keras_model_to_graph_def(json.loads(text))
+    if graph is None or not graph.node or graph.node[0].name == model.name:
+        logging.info(
+            "TensorBoard shows no graph of the model: it has more than %d "
+            "layers, or does not say what it consists of.",
+            _MOST_LAYERS,
+        )
         return {}
-    graph = keras_model_to_graph_def(layers)
     scope = f"{model.name}/"
     for node in graph.node:
         # Without it, the tab's first view calls the graph malformed.
