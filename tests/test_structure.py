@@ -35,11 +35,11 @@ MOST_LINES = {
     "trainer/step": 4855,
     "trainer/strategy": 1913,
     "trainer/tools": 687,
-    "trainer/values": 512,
+    "trainer/values": 513,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 804,
     "plugins/trainer_plugins/control_plane": 962,
-    "plugins/trainer_plugins/loggers": 784,
+    "plugins/trainer_plugins/loggers": 787,
     "plugins/trainer_plugins/strategies": 2042,
     "experiments": 852,
 }
