@@ -63,8 +63,7 @@ def build_parts(
                 made = _model_in_scope(plugin, recipe, call_once)
             # After the model is built: its layers have made their variables,
             # and the optimizers, which assign equal values, have not.
-            equal = _equal_on_replicas(made)
-            take_over_assignments(made, noted, equal=equal)
+            take_over_assignments(made, noted)
         trainable = made.trainable_variables
         with _scope_of(trainable, plugin), tf.variable_creator_scope(noted):
             optimizers = build_optimizers(
@@ -214,14 +213,3 @@ def _loss_scale(recipe: Recipe, model: keras.Model) -> LossScale | None:
         return LossScale(scale, optimizer.dynamic_growth_steps)
     # `compile` has decided it, by its auto_scale_loss and the model's dtype.
     return LossScale() if half and not recipe.has_compiled_optimizer else None
-
-
-def _equal_on_replicas(model: keras.Model) -> list[tf.Variable]:
-    """The variables to which all replicas assign the same value."""
-    return [
-        native(variable)
-        for layer in all_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.synchronized
-        for variable in layer.variables
-    ]

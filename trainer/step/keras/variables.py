@@ -15,7 +15,7 @@ replicas' values become one:
 A replica without examples changes nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -80,37 +80,24 @@ class NotedVariables:
         return made
 
 
-def take_over_assignments(
-    model: keras.Model,
-    noted: NotedVariables,
-    *,
-    equal: Iterable[tf.Variable] = (),
-) -> None:
+def take_over_assignments(model: keras.Model, noted: NotedVariables) -> None:
     """Weighs what layers assign to variables by their replica's examples.
 
     Args:
         model: whose variables these are.
         noted: what its layers made, variables that Keras does not track too.
-        equal: those that get equal values on all replicas.
     """
-    same = {id(variable) for variable in equal}
     tracked = map(native, model.variables)
     for variable in {id(v): v for v in (*noted.variables, *tracked)}.values():
         if not (variable.dtype.is_floating or variable.dtype.is_integer):
             continue
         # Replaced on this object: Keras calls them by name.
         for name in ("assign", "assign_add", "assign_sub"):
-            assign = _taken_over(
-                variable,
-                name,
-                noted,
-                is_equal=id(variable) in same,
-            )
-            setattr(variable, name, assign)
+            setattr(variable, name, _taken_over(variable, name, noted))
 
 
 def _taken_over(
-    variable: tf.Variable, name: str, noted: NotedVariables, *, is_equal: bool
+    variable: tf.Variable, name: str, noted: NotedVariables
 ) -> Callable[..., Any]:
     """An assignment whose value is weighed by the replica's examples."""
     own, key = getattr(variable, name), id(variable)
@@ -120,7 +107,7 @@ def _taken_over(
         if step_context.recomputing:  # The first pass has assigned.
             return variable.read_value()
         in_replica = not tf.distribute.in_cross_replica_context()
-        if here is None or is_equal or not in_replica:
+        if here is None or not in_replica:
             return own(value, *args, **kwargs)
         value = tf.convert_to_tensor(value, variable.dtype)
         delta = None if name == "assign" else value
