@@ -5,7 +5,7 @@ from typing import Literal
 import tensorflow as tf
 
 from trainer import StrategyPlugin, UserError
-from trainer.plugin_api import Detection, Names, Natural, configurable
+from trainer.plugin_api import Detection, Names, configurable
 from trainer_plugins.strategies.devices import count_devices, logical_devices
 
 _ALL_REDUCE = {
@@ -28,8 +28,6 @@ class Mirrored(StrategyPlugin):
         all_reduce: `"auto"`, `"nccl"`, `"hierarchical_copy"` or
             `"reduce_to_one"`; `"auto"` is NCCL on GPUs and `"reduce_to_one"`
             on CPUs.
-        num_packs: how many transfers gradients are packed into; 0 sends each
-            one separately. For `"nccl"` and `"hierarchical_copy"`.
 
     Raises:
         UserError: a device or an all-reduce does not exist.
@@ -45,11 +43,9 @@ class Mirrored(StrategyPlugin):
         all_reduce: Literal[
             "auto", "nccl", "hierarchical_copy", "reduce_to_one"
         ] = "auto",
-        num_packs: Natural = 1,
     ) -> None:
         self._devices = devices
         self._all_reduce = all_reduce
-        self._num_packs = num_packs
 
     @classmethod
     def detect(cls) -> Detection | None:
@@ -77,10 +73,6 @@ class Mirrored(StrategyPlugin):
                 f"{', '.join(devices)}. Valid: auto, hierarchical_copy, "
                 "reduce_to_one."
             )
-        # ReductionToOneDevice does not pack.
-        options = (
-            {} if kind == "reduce_to_one" else {"num_packs": self._num_packs}
-        )
         return tf.distribute.MirroredStrategy(
-            devices, cross_device_ops=_ALL_REDUCE[kind](**options)
+            devices, cross_device_ops=_ALL_REDUCE[kind]()
         )

@@ -82,12 +82,12 @@ def test_a_failure_to_record_the_end_is_only_logged(tmp_path):
 
 
 def test_another_configuration_warns_with_the_lines(tmp_path):
-    text = TINY + "Mirrored.num_packs = 1\nSGD.weight_decay = None\n"
+    text = TINY + "Mirrored.all_reduce = 'auto'\nSGD.weight_decay = None\n"
     _, said = train(tmp_path, "--seed=1", text=text)
     assert "another configuration" not in said
     with (tmp_path / "run" / "config.gin").open("a") as file:
         file.write("Others.title = '\x1b]0;odd\x07'\n")
-    other = text.replace("num_packs = 1", "num_packs = 2")
+    other = text.replace("'auto'", "'reduce_to_one'")
     other = other.replace("SGD.weight_decay", "sgd/SGD.weight_decay")
     flags = ("--seed=2", "--train_steps=9", "--allow_unused_bindings")
     _, said = train(tmp_path, *flags, text=other)
@@ -97,7 +97,7 @@ def test_another_configuration_warns_with_the_lines(tmp_path):
     assert "- Others.title = '?]0;odd?'\n" in said
     assert "+ sgd/SGD.weight_decay = None\n" in said
     assert "train_steps" not in said.partition("without any effect")[0]
-    assert "num_packs" not in said.partition("without any effect")[0]
+    assert "all_reduce" not in said.partition("without any effect")[0]
 
 
 @pytest.mark.long

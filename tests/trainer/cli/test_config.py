@@ -288,7 +288,7 @@ def test_what_is_used(configure):
 
 def test_other_strategies_are_exempt_with_what_they_refer_to(configure):
     origins = configure(
-        IMPORT + "packs = 2\nMirrored.num_packs = %packs\n"
+        IMPORT + "named = 'cpu:0'\nMirrored.devices = %named\n"
         "Mirrored.all_reduce = @a/reduction()\na/reduction.kind = 'nccl'\n"
     )
     assert check(origins) == []
