@@ -32,15 +32,15 @@ MOST_LINES = {
     "trainer/loop": 2577,
     "trainer/python": 626,
     "trainer/runtime": 1310,
-    "trainer/step": 4855,
-    "trainer/strategy": 1913,
+    "trainer/step": 4843,
+    "trainer/strategy": 1904,
     "trainer/tools": 687,
     "trainer/values": 513,
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 804,
     "plugins/trainer_plugins/control_plane": 962,
     "plugins/trainer_plugins/loggers": 787,
-    "plugins/trainer_plugins/strategies": 2042,
+    "plugins/trainer_plugins/strategies": 2037,
     "experiments": 852,
 }
 LONGEST_MODULE = 350

@@ -12,8 +12,8 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 def reduce_sum(structure: Any) -> Any:
     """Sums every tensor of a structure over all replicas, in one call.
 
-    Call it in replica context. The strategy packs the tensors into as few
-    transfers as it was configured to.
+    Call it in replica context. The strategy packs the tensors into few
+    transfers.
 
     Args:
         structure: tensors, `tf.IndexedSlices` and `None`s.
