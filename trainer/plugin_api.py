@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from trainer.values.annotations import Text as Text
     from trainer.values.configurable import checked as checked
     from trainer.values.configurable import configurable as configurable
+    from trainer.values.periods import Period as Period
     from trainer.values.periods import PeriodLike as PeriodLike
+    from trainer.values.periods import Time as Time
+    from trainer.values.periods import parse_period as parse_period
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -292,6 +292,23 @@ def test_who_removes_tensorboards_files_loses_no_checkpoint(runs):
 
 
 @pytest.mark.long
+def test_a_run_that_cannot_save_may_give_up(runs, disk):
+    runs.flags = (
+        "--train_steps=2000000",
+        "--gin.Checkpoint.every=1000",
+        "--gin.Checkpoint.give_up_after='2s'",
+        "--gin.run.log_every=1000",
+        "--gin.run.eval_every=2000000",
+        "--gin.run.steps_per_loop=100",
+    )
+    process = hold(runs, step=2000, saved=1000)
+    fill(disk)
+    runs.release()
+    process.must_end(2)
+    process.sentence("error", "No checkpoint could be saved", "give_up_after")
+
+
+@pytest.mark.long
 def test_lines_that_wait_survive_a_kill(runs, undisturbed):
     """The file is away while three are due; a checkpoint holds them."""
     process = hold(runs, "single step 16 hold")

@@ -19,6 +19,7 @@ from trainer.strategy.given import (
 )
 from trainer.strategy.hand_over import hand_over_values
 from trainer.strategy.optimizers import (
+    by_part,
     follow_rates,
     give_back_states,
     restart_optimizers,
@@ -126,7 +127,7 @@ class Built:
         rates = {
             # The shortest decimal of this float32: 0.01, not 0.009999999776.
             name: float(str(keras.ops.convert_to_numpy(one.learning_rate)))
-            for name, one in self.parts.optimizers.items()
+            for name, one in by_part(self.parts.optimizers).items()
         }
         if len(rates) == 1:
             return {"learning_rate": next(iter(rates.values()))}

@@ -19,6 +19,7 @@ from trainer.loop.run import Run
 from trainer.runtime.process_exit import headline
 from trainer.runtime.schema import Misfit
 from trainer.step.keras.private import profiles_batches
+from trainer.strategy.optimizers import by_part
 from trainer.values.words import shown
 
 # The steps of a host loop, if no callback acts on each of them.
@@ -327,7 +328,7 @@ def _check_averages(
     callbacks: Sequence[keras.callbacks.Callback], run: Run
 ) -> None:
     """Checks that callbacks read the averaged weights that there are."""
-    optimizers = run.parts.optimizers.values()
+    optimizers = by_part(run.parts.optimizers).values()
     for one in callbacks:
         name = type(one).__name__
         swaps = isinstance(one, keras.callbacks.SwapEMAWeights)

@@ -1,7 +1,7 @@
 """Builds optimizers for a model's weights, under the strategy's scope."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -45,12 +45,18 @@ _OPTIONS = {
     ),
 }
 _KINDS = {
-    keras.optimizers.LossScaleOptimizer: "is returned by a function, whose "
-    "scale would not be kept. Use the inner optimizer: precision = "
-    "'mixed_float16' brings a loss scale. Or give the object itself.",
-    keras.optimizers.MultiOptimizer: "works in Keras' own fit only. Pass a "
-    "dict of optimizers, each by the name of its layer, and apply them in a "
-    "train_step of your own.",
+    keras.optimizers.LossScaleOptimizer: (
+        False,
+        "is returned by a function, whose scale would not be kept. Use the "
+        "inner optimizer: precision = 'mixed_float16' brings a loss scale. Or "
+        "give the object itself.",
+    ),
+    keras.optimizers.MultiOptimizer: (
+        True,
+        "works on one device only. Set strategy to 'default'; or pass a dict "
+        "of optimizers, each by the name of its layer, and apply them in a "
+        "train_step of your own.",
+    ),
 }
 _Optimizer = keras.optimizers.Optimizer
 _NUMBERS = (int, float, np.number, keras.Variable, tf.Variable)
@@ -99,16 +105,19 @@ def build_optimizers(
                 "decay, and a copy of it would train others. Name them: "
                 "exclude_from_weight_decay(var_names=[...])."
             )
-        bind_to(made, tf.distribute.get_strategy())
+        parts = made, *_inner(made)
+        for part in parts:
+            bind_to(part, tf.distribute.get_strategy())
         # Built now: replicas cannot create variables, and a checkpoint is
         # restored before the first step.
         if not made.built:
             made.build(variables)
         if is_copy:
             _take_state(made, one)
-        bind_to(made, plugin.strategy)
-        replace_own_reduction(made)
-        count_steps_natively(made)
+        for part in parts:
+            bind_to(part, plugin.strategy)
+            replace_own_reduction(part)
+            count_steps_natively(part)
     return found
 
 
@@ -135,6 +144,24 @@ def restart_optimizers(
             variable.assign(value)
 
 
+def by_part(
+    optimizers: Mapping[str, keras.optimizers.Optimizer],
+) -> dict[str, keras.optimizers.Optimizer]:
+    """Optimizers by name; those within a `MultiOptimizer` by number, too."""
+    found: dict[str, keras.optimizers.Optimizer] = {}
+    for name, one in optimizers.items():
+        inner = {f"{name}_{i}": part for i, part in enumerate(_inner(one))}
+        found |= inner or {name: one}
+    return found
+
+
+def _inner(
+    optimizer: keras.optimizers.Optimizer,
+) -> Sequence[keras.optimizers.Optimizer]:
+    """Those within a `MultiOptimizer`; none of any other."""
+    return getattr(optimizer, "optimizers", None) or ()
+
+
 def check_has_no_end(
     optimizers: Mapping[str, keras.optimizers.Optimizer],
 ) -> None:
@@ -143,7 +170,7 @@ def check_has_no_end(
     Raises:
         UserError: one writes weights then, and a run may go on.
     """
-    for one in optimizers.values():
+    for one in by_part(optimizers).values():
         if one.use_ema or not is_of_keras(one, "finalize_variable_values"):
             raise UserError(
                 f"{type(one).__name__}.finalize_variable_values writes the "
@@ -305,9 +332,10 @@ def _check(optimizer: keras.optimizers.Optimizer, plugin: Any) -> None:
     name = type(optimizer).__name__
     check_methods(optimizer)
     is_alone = trains_itself(plugin, ())
-    for kind, why in _KINDS.items():
-        if isinstance(optimizer, kind):
+    for kind, (on_one, why) in _KINDS.items():
+        if isinstance(optimizer, kind) and not (on_one and is_alone):
             raise UserError(f"{name} {why}")
     for option, (on_one, why) in _OPTIONS.items():
-        if getattr(optimizer, option) and not (on_one and is_alone):
-            raise UserError(f"{name}.{option} {why}")
+        for part in by_part({name: optimizer}).values():
+            if getattr(part, option) and not (on_one and is_alone):
+                raise UserError(f"{name}.{option} {why}")

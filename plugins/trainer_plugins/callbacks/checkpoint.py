@@ -17,8 +17,10 @@ from trainer.plugin_api import (
     Positive,
     Text,
     Ticker,
+    Time,
     configurable,
     names_in_logs,
+    parse_period,
     run_paths,
     schema,
     storage,
@@ -58,6 +60,9 @@ class Checkpoint(Callback):
             `keep_best` is then at least 1. A run that goes on does so from its
             end.
         asynchronous: whether to write while training continues.
+        give_up_after: a time such as `"2h"` in which no checkpoint could be
+            written, after which the run ends instead of training on for
+            nothing; by default it never does.
 
     Raises:
         UserError: an argument is invalid.
@@ -76,6 +81,7 @@ class Checkpoint(Callback):
         mode: Direction = "auto",
         load_best: bool = False,
         asynchronous: bool = True,
+        give_up_after: Time | None = None,
     ) -> None:
         super().__init__()
         self._every = every
@@ -87,6 +93,10 @@ class Checkpoint(Callback):
         # The step at which the monitored value was logged.
         self._logged_step: int | None = None
         self._asynchronous = asynchronous
+        self._give_up_after = give_up_after
+        self._give_up_seconds = _seconds(give_up_after)
+        # When the last checkpoint was written, or the run began.
+        self._written_at = 0.0
         self._values: dict[int, float] = {}
         self._saved_step: int | None = None
         self._saved_at = 0.0
@@ -132,7 +142,7 @@ class Checkpoint(Callback):
         # Not from the present step: what an earlier attempt left unfired is
         # still due.
         self._ticker.start(run.fired_step)
-        self._saved_at = time.monotonic()
+        self._written_at = self._saved_at = time.monotonic()
 
     def next_due(self, step: int) -> int | None:
         """See `Callback.next_due`."""
@@ -294,14 +304,18 @@ class Checkpoint(Callback):
         if self.run.keras_ends or not is_saved:
             self._save(logs, over=True)
         if not self._finish():
-            paths = storage.listing(self.directory)
-            newest = storage.step_of(paths[-1]) if paths else "none"
-            raise UserError(
-                f"The end of the run, step {self.run.step}, could not be "
-                f"saved: {self._failure or 'see the log of the chief'}. Newest "
-                f"checkpoint in {self.directory}: {newest}. Make room there, "
-                "or make it writable, and run the same command again."
+            raise self._not_saved(
+                f"The end of the run, step {self.run.step}, could not be saved"
             )
+
+    def _not_saved(self, what: str) -> UserError:
+        paths = storage.listing(self.directory)
+        newest = storage.step_of(paths[-1]) if paths else "none"
+        return UserError(
+            f"{what}: {self._failure or 'see the log of the chief'}. Newest "
+            f"checkpoint in {self.directory}: {newest}. Make room there, "
+            "or make it writable, and run the same command again."
+        )
 
     def _finish(self) -> bool:
         """Waits until the chief has written; returns whether it succeeded."""
@@ -317,6 +331,13 @@ class Checkpoint(Callback):
             # One save at a time, so that a slow disk does not pile up copies
             # in memory.
             self._wait()
+            waited = time.monotonic() - self._written_at
+            # Only the chief writes, and its end is that of all.
+            if self._failure is not None and waited > self._give_up_seconds:
+                raise self._not_saved(
+                    "No checkpoint could be saved for "
+                    f"Checkpoint.give_up_after = {self._give_up_after!r}"
+                )
             self._saved_at = time.monotonic()
             value = self._value(logs)
             if value is not None:
@@ -360,6 +381,7 @@ class Checkpoint(Callback):
             with self.run.accounts.phase("checkpoint"):
                 writing.result()
             self._failure = None
+            self._written_at = time.monotonic()
         except OSError as error:
             # Nothing counts as saved now, so the end will be saved again.
             self._saved_step = None
@@ -383,3 +405,12 @@ class Checkpoint(Callback):
         for one, path in paths.items():
             if one not in kept:
                 storage.remove(path)
+
+
+def _seconds(time_: str | None) -> float:
+    """The length of a time; without end for `None`."""
+    if time_ is None:
+        return math.inf
+    found = parse_period(time_, name="Checkpoint.give_up_after").seconds
+    assert found is not None
+    return found

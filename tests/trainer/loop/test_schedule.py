@@ -4,7 +4,8 @@ import pytest
 
 from trainer import UserError
 from trainer.loop.schedule import Ticker
-from trainer.values.periods import Period, parse_period
+from trainer.plugin_api import parse_period
+from trainer.values.periods import Period
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,14 @@ def own_attribute(model):
     return made
 
 
+def multi(model):
+    chosen = {"inner/.*": keras.optimizers.Adam(0.1)}
+    default = keras.optimizers.SGD(0.05)
+    return keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(default, chosen)
+    )
+
+
 MODELS = {
     one.__name__: one
     for one in (
@@ -254,6 +262,7 @@ OPTIMIZERS = {
     "accumulation": lambda model: keras.optimizers.Adam(
         0.05, gradient_accumulation_steps=3
     ),
+    "multi": multi,
 }
 ALL = [*MODELS, *OPTIMIZERS]
 # Keras' files hold nothing that was set in place of the configuration's.

@@ -14,6 +14,7 @@ STRATEGIES = (
 REFUSED = {
     "use_ema": "Use Trainer.ema_momentum",
     "accumulation": "Use Trainer.accumulation_steps",
+    "multi": "Set strategy to 'default'",
     "exclude_variables": "a copy of it would train others",
 }
 
