@@ -69,6 +69,14 @@ def test_the_notebook_shows_what_is_saved_in_it(tmp_path, monkeypatch):
     assert "oneDNN" not in text
     assert "I0000" not in text
     assert "strategy default on cpu:#" in found["cell-3"]["stdout"]
+    # One output, which was updated to the end.
+    (table,) = [
+        one.data["text/html"]
+        for one in book.cells[4].outputs
+        if one.output_type == "display_data"
+    ]
+    assert table.count("<tr><td>epoch ") == 5
+    assert table.count("<polyline ") == 2
     assert "a picture" in found["cell-plot"].values()
     assert "<td>accuracy</td>" in found["cell-7"]["text/html"]
     by_id = {cell.id: cell for cell in book.cells}

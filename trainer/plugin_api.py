@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.loop.logger import Entry as Entry
     from trainer.loop.monitor import Monitor as Monitor
     from trainer.loop.schedule import Ticker as Ticker
+    from trainer.python.tables import html_table as html_table
     from trainer.runtime import files as files
     from trainer.runtime import run_paths as run_paths
     from trainer.runtime import schema as schema

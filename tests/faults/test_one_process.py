@@ -73,6 +73,9 @@ def test_kills_at_each_phase_leave_no_trace(runs, undisturbed):
     assert record["exit_reason"] == "done"
     reasons = [attempt["exit_reason"] for attempt in record["previous"]]
     assert reasons == ["killed"] * 2 + ["start_again"]
+    # Nobody has asked the killed ones to leave.
+    assert record["accounts"]["lost"] > 0
+    assert record["accounts"]["paused"] > 0
     assert record["restarts"] == 3
 
 

@@ -53,8 +53,7 @@ _LOOP = record(
     },
 )
 _ACCOUNTS = record(
-    {"id": str, "seconds": dict[str, _SECONDS], "saved_at": _SECONDS | None},
-    {"leaves": bool},
+    {"id": str, "seconds": dict[str, _SECONDS], "saved_at": _SECONDS | None}
 )
 _TIMES = record(
     {

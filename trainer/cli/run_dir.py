@@ -1,5 +1,6 @@
 """The run directory: its configuration, its record, and how it ended."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -42,6 +43,8 @@ _STORED = schema.record(
     {},
     {"experiment": str, "exit_reason": str, "previous": list[dict]},
 )
+# How an attempt ends by itself that is to be started again.
+_LEFT = ("start_again", "interrupted")
 # git can hang on a dead network file system, and a run must not.
 _GIT_SECONDS = 10.0
 
@@ -209,6 +212,10 @@ class RunDir:
             if previous.get("exit_reason") == "running":
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
+            if previous.get("exit_reason") in _LEFT:
+                with contextlib.suppress(TypeError, ValueError):
+                    end = datetime.datetime.fromisoformat(previous["end"])
+                    run.accounts.pause_since(end.timestamp())
         plugin = run.plugin
         known = json.dumps([attempts, dict(plugin.facts)], default=str)
         if (run.saved_under or "") not in known:

@@ -13,8 +13,8 @@ from trainer.errors import UserError
 from trainer.runtime.import_tensorflow import STARTED
 
 # In the order of a run. "other" is the time of callbacks and of the loop;
-# "lost" is the time between a checkpoint and the start that resumed it, and
-# "paused" the same after a run that was asked to leave, and did.
+# "lost" is the time between a checkpoint and the start that resumed it, but for
+# what passed after an attempt that has ended by itself: that is "paused".
 PHASES = (
     "start_up",
     "compile",
@@ -48,8 +48,7 @@ class Accounts:
 
     Each moment is counted in one phase, so that the phases' sum is the time
     from the first attempt's start to now. Time between a checkpoint and the
-    start that resumed it, downtime included, is `"lost"`, or `"paused"` if the
-    run had left in order.
+    start that resumed it, downtime included, is `"lost"`; see `pause_since`.
 
     The first accounts of a process begin when it first imported this package,
     so that its imports are part of `"start_up"`. Later ones, and those of an
@@ -148,14 +147,12 @@ class Accounts:
             "goodput": self._seconds["step"] / running if running else 0.0,
         }
 
-    def state(self, *, over: bool, leaves: bool = False) -> dict[str, Any]:
+    def state(self, *, over: bool) -> dict[str, Any]:
         """What a checkpoint must hold.
 
         Args:
             over: whether the run has ended. Time until it is
                 extended, if ever, is not lost.
-            leaves: whether the run leaves now, to be started again. Time
-                until then is paused.
         """
         self._book()
         saved_at = None if over else time.time()
@@ -163,7 +160,6 @@ class Accounts:
             "id": self._id,
             "seconds": dict(self._seconds),
             "saved_at": saved_at,
-            "leaves": leaves,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -176,8 +172,15 @@ class Accounts:
         if state["saved_at"] is not None:
             # The clocks of two hosts may differ a little: no negative time.
             gap = self._started_at - state["saved_at"]
-            phase = "paused" if state.get("leaves") else "lost"
-            self._seconds[phase] += max(gap, 0.0)
+            self._seconds["lost"] += max(gap, 0.0)
+
+    def pause_since(self, end: float) -> None:
+        """Books as paused what passed from the end of the last attempt on.
+
+        Args:
+            end: when it ended by itself; as `time.time` says.
+        """
+        self.move(self._started_at - end, source="lost", to="paused")
 
     def lose_since(self, state: Mapping[str, Any]) -> None:
         """Books as lost what was spent after this run's state was saved.

@@ -530,7 +530,7 @@ class Loop:
                 after it has not been called yet.
         """
         run = self._run
-        run.unfired_from, run.leaves = unfired_from, True
+        run.unfired_from = unfired_from
         reason = run.why_restart() or "another process has to leave"
         # The savers' last chance: the machine may be gone in seconds.
         self.callbacks.call("on_leave", run.step)

@@ -84,9 +84,7 @@ class LoopState:
                     name: ticker.elapsed
                     for name, ticker in self._reporter.tickers.items()
                 },
-                "accounts": self._run.accounts.state(
-                    over=over, leaves=self._run.leaves
-                ),
+                "accounts": self._run.accounts.state(over=over),
             },
             "totals": {},
         }

@@ -86,7 +86,6 @@ class Run:
         take_value: takes what a callback logs, while there is a reporter.
         trains: identifies the variables that the traced steps train.
         is_resumed: whether it goes on from a checkpoint on disk.
-        leaves: whether it is ending, to be started again.
         tell: says what takes a while and has begun; no one, by default.
         longer: how to ask for a number of steps, with `{}` for the number.
     """
@@ -118,7 +117,7 @@ class Run:
         self.written: set[str] = set()
         self.saved_under: str | None = None
         self.unfired_from: int | None = None
-        self.is_resumed = self.leaves = False
+        self.is_resumed = False
         self.tell: Callable[[str], None] = lambda doing: None
         self.longer = "train({})"
         self.take_value: Callable[[str, Value, str | None], None] | None = None

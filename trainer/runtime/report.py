@@ -118,7 +118,7 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.1f} h"
+    return f"{minutes:.3g} min" if minutes < 120 else f"{hours:.1f} h"
 
 
 def _is_finite(row: Row) -> bool:

@@ -1,6 +1,7 @@
 """The callback Progress: a bar, or lines where there can be none."""
 
 import math
+import sys
 import time
 from typing import Any
 
@@ -10,11 +11,13 @@ from trainer import Callback
 from trainer.plugin_api import (
     NotNegative,
     configurable,
+    names_in_logs,
     peak_memory,
     say_now,
     show,
 )
-from trainer_plugins.callbacks.progress_bar import Bar, clock
+from trainer_plugins.callbacks.progress_bar import Bar, clock, written
+from trainer_plugins.callbacks.progress_table import Table
 
 # Logged, but too much for a line.
 _HIDDEN = ("examples_per_second", "steps_per_second", "learning_rate")
@@ -54,7 +57,9 @@ class Progress(Callback):
         evaluation_seconds: NotNegative = 3.0,
     ) -> None:
         super().__init__()
-        self._console = console or Console()
+        # FORCE_COLOR makes a pipe a terminal to rich.
+        draws = None if sys.stdout.isatty() else False
+        self._console = console or Console(force_interactive=draws)
         # Lines are text in a notebook, too.
         self._lines = (
             Console(force_jupyter=False)
@@ -62,7 +67,7 @@ class Progress(Callback):
             else self._console
         )
         self._evaluation_seconds = evaluation_seconds
-        self._bar: Bar | None = None
+        self._bar: Bar | Table | None = None
         self._speed = ""
         # The step of the last log; `None` if an earlier attempt made it.
         self._logged: int | None = None
@@ -94,9 +99,12 @@ class Progress(Callback):
             said = f"already finished at step {run.step}; for more: {more}"
             self._print([said])
             return
+        if self._console.is_jupyter:
+            self._bar = Table(step=run.step, steps=run.steps)
         # It redraws itself with control codes, which would pile up in a file.
-        if self._console.is_interactive and not self._console.is_jupyter:
+        elif self._console.is_interactive:
             self._bar = Bar(self._console, step=run.step, steps=run.steps)
+        if self._bar is not None:
             self._bar.start()
 
     def on_train_batch_end(
@@ -110,9 +118,14 @@ class Progress(Callback):
         """Shows a split's values, and of which steps they are the mean."""
         if not self._is_shown or self.verbose == 2:
             return
+        values = _shown(logs)
         if split != "train":
-            if self._bar is None or self._is_next(step):
-                self._print([split, self._position(step), *_values(logs)])
+            if isinstance(self._bar, Table):
+                # Where there are epochs, they are among the values of these.
+                if not self.run.epochs.steps:
+                    self._bar.show(f"step {step}", names_in_logs(split, values))
+            elif self._bar is None or self._is_next(step):
+                self._print([split, self._position(step), *written(values)])
             return
         since, self._logged = self._logged, step
         of = f"to {step}" if since is None else f"{since + 1}-{step}"
@@ -120,7 +133,7 @@ class Progress(Callback):
         self._speed = f"{speed:,.0f} examples/s" if speed else ""
         if self._bar is None:
             shown = [f"steps {of}" + (f"/{steps}" if steps else "")]
-            shown += _values(logs)
+            shown += written(values)
             if speed and steps:
                 left = (steps - step) * self.run.spec.batch_size / speed
                 shown += [self._speed, f"{clock(left)} left"]
@@ -129,20 +142,19 @@ class Progress(Callback):
         epoch = self.run.epochs.steps
         # The values of an epoch that is shorter are newer.
         if since is None or not epoch or step - since < epoch:
-            self._bar.show(f"steps {of}: ", _values(logs), self._speed)
+            self._bar.show(f"steps {of}", values, self._speed)
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Shows an epoch's values, in the bar or in a line of their own."""
+        values = _shown(logs or {})
         if self._bar is not None and self.run.epochs.steps:
-            # Evaluations have been printed above.
-            shown = [v for v in _values(logs or {}) if v[:4] != "val_"]
-            self._bar.show(f"epoch {epoch + 1}: ", shown, self._speed)
+            self._bar.show(f"epoch {epoch + 1}", values, self._speed)
         elif self._is_shown and self.verbose == 2:
             last = (self.params or {}).get("epochs")
             of = f"/{last}" if last else ""
-            self._print([f"epoch {epoch + 1}{of}", *_values(logs or {})])
+            self._print([f"epoch {epoch + 1}{of}", *written(values)])
 
     def on_roll_back(self, step: int) -> None:
         """Moves the bar back."""
@@ -186,19 +198,19 @@ class Progress(Callback):
 
     def _print(self, parts: list[str]) -> None:
         # In a file one log stays one line; a terminal would break words.
-        wraps = self._lines.is_terminal
+        wraps = self._console.is_interactive
         self._lines.print(
             "  ".join(parts), markup=False, highlight=False, soft_wrap=not wraps
         )
 
 
-def _values(logs: dict[str, float]) -> list[str]:
-    """Values as they are shown, the loss first."""
-    return [
-        f"{name} {_number(logs[name])}"
+def _shown(logs: dict[str, float]) -> dict[str, float]:
+    """The values that are shown, the loss first."""
+    return {
+        name: logs[name]
         for name in sorted(logs, key="loss".__ne__)
         if not name.startswith(_HIDDEN)
-    ]
+    }
 
 
 def _summary(accounts: dict[str, float]) -> list[str]:
@@ -220,8 +232,3 @@ def _summary(accounts: dict[str, float]) -> list[str]:
 def _memory(peaks: dict[str, int]) -> list[str]:
     shown = [f"{where} {peak / 1e9:.2f} GB" for where, peak in peaks.items()]
     return [f"peak memory: {', '.join(shown)}"] if shown else []
-
-
-def _number(value: float) -> str:
-    small_or_large = value != 0 and not 1e-3 <= abs(value) < 1e6
-    return f"{value:.3e}" if small_or_large else f"{value:.4f}"

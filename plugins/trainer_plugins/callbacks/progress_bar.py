@@ -1,6 +1,6 @@
 """One line that says how far a run is, at any width of a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -54,9 +54,11 @@ class Bar(Progress, RenderHook):
         """Shows how many steps are done."""
         self.update(self._task, completed=step)
 
-    def show(self, of: str, values: Sequence[str], speed: str) -> None:
-        """Shows values, the most important first, of which steps, and speed."""
-        self.update(self._task, of=of, values=values, speed=speed)
+    def show(self, of: str, values: dict[str, float], speed: str) -> None:
+        """Shows values but those of evaluations, of which steps, and speed."""
+        names = [name for name in values if not name.startswith("val_")]
+        shown = written({name: values[name] for name in names})
+        self.update(self._task, of=f"{of}: ", values=shown, speed=speed)
 
     def get_renderables(self) -> Iterable[ConsoleRenderable]:
         """See `rich.progress.Progress`."""
@@ -90,7 +92,8 @@ class Line(NamedTuple):
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         """See `rich.console.ConsoleRenderable`."""
-        task, width = self.task, options.max_width
+        # A terminal writes ^C behind it, which must not begin a new row.
+        task, width = self.task, max(options.max_width - len("^C"), 1)
         total = f"{task.total:.0f}"
         count = f"{task.completed:>{len(total)}.0f}/{total}"
         left = f"{_GAP}{clock(task.time_remaining)} left"
@@ -107,7 +110,7 @@ class Line(NamedTuple):
         if line.cell_len + len(speed + _GAP) + _SHORT <= width:
             line.append(speed)
         yield line
-        self.bar.drawn = min(line.cell_len, width)
+        self.bar.drawn = min(line.cell_len, options.max_width)
         length = min(width - line.cell_len - len(_GAP), _LONGEST)
         if length >= _SHORTEST:
             self.bar.drawn += len(_GAP) + length
@@ -124,3 +127,13 @@ def clock(seconds: float | None) -> str:
     if hours:
         return f"{hours}:{minutes:02d}:{rest:02d}"
     return f"{minutes}:{rest:02d}"
+
+
+def written(values: dict[str, float]) -> list[str]:
+    """Values as they are shown."""
+    return [f"{name} {_number(value)}" for name, value in values.items()]
+
+
+def _number(value: float) -> str:
+    small_or_large = value != 0 and not 1e-3 <= abs(value) < 1e6
+    return f"{value:.3e}" if small_or_large else f"{value:.4f}"
