@@ -1,8 +1,8 @@
 """Makes the pictures of the pages, each from a real run.
 
-    python -m pip install -e '.[cpu,digits,plot]' playwright
+    python -m pip install -e '.[cpu,digits,docs,plot]'
     python docs/pictures.py              all of them
-    python docs/pictures.py terminal.svg TensorBoard.png
+    python docs/pictures.py terminal.svg tensorboard.png
 
 It takes some minutes, tmux for the terminal, and Chromium for TensorBoard. A
 picture is due to be made again when what it was made from has changed: the
@@ -55,7 +55,8 @@ def picture(name, *files):
 def digest(name):
     """What a picture is made from."""
     function, files = PICTURES[name]
-    parts = [inspect.getsource(function).encode()]
+    shared = (environment, start, run, losses, two_panels, draw, save)
+    parts = [inspect.getsource(one).encode() for one in (function, *shared)]
     parts += [(ROOT / file).read_bytes() for file in files]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -113,16 +114,11 @@ def run(home, model_dir, *flags):
     assert code == 0, f"{flags} ended with {code}"
 
 
-def lines(home, model_dir):
-    """The complete lines of a run's `metrics.jsonl`."""
+def losses(home, model_dir):
+    """The training loss by step, from the complete lines of its logs."""
     path = home / model_dir / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
-    return [json.loads(one) for one in text.split("\n")[:-1]]
-
-
-def losses(home, model_dir):
-    """The training loss by step."""
-    found = lines(home, model_dir)
+    found = map(json.loads, text.split("\n")[:-1])
     return {
         one["step"]: one["loss"] for one in found if one["split"] == "train"
     }
@@ -135,7 +131,7 @@ def two_panels(title, upper, lower):
     """Axes of curves, and below them smaller ones of their differences."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     first, second = figure.subplots(
         2, sharex=True, gridspec_kw={"height_ratios": [2.2, 1]}
     )
@@ -233,13 +229,12 @@ def resumed(path, home):
     after_it = {step: loss for step, loss in after.items() if step > first}
 
     figure, upper, lower = two_panels(
-        "Killed with SIGKILL after step 400, and started again",
+        f"Killed with SIGKILL after step {max(before)}, and started again",
         "loss in training",
         "difference",
     )
     draw(upper, whole, "-", "#c5cae9", linewidth=9, label="undisturbed")
-    label = f"killed after step {max(before)}"
-    draw(upper, before, "-", "#3f51b5", linewidth=2, label=label)
+    draw(upper, before, "-", "#3f51b5", linewidth=2, label="killed")
     label = f"resumed from the checkpoint at step {first}"
     draw(upper, after_it, "--", "#e65100", linewidth=2, label=label)
     upper.legend()

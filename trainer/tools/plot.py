@@ -48,7 +48,7 @@ def write(
     from matplotlib import ticker
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="tight")
+    figure = Figure(figsize=(6.4, 4.2), layout="tight")
     axes = figure.add_subplot(xlabel="step", ylabel=metric)
     # The steps of runs are few at times, and always whole.
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
