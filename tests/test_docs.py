@@ -1,6 +1,5 @@
 """The pages under docs/, and the README, do what they say."""
 
-import inspect
 import re
 import shlex
 import subprocess
@@ -8,14 +7,9 @@ import sys
 
 import pytest
 
+from tests import parameters
 from tests.conftest import ROOT
 from tests.sets import long
-from trainer import Guard, Trainer
-from trainer.experiment import build
-from trainer.run_options import RunOptions, declared_in
-from trainer.strategy.registry import load_plugins
-from trainer.values.configurable import types_of
-from trainer.values.words import describe
 
 
 def name_of(page):
@@ -152,52 +146,6 @@ def anchors(page):
     return {title.replace(" ", "-") for title in kept}
 
 
-def test_every_parameter_is_documented():
-    text = (DOCS / "reference" / "parameters.md").read_text()
-    row = re.compile(
-        r"^\| `(\w+\.\w+)` \| (.+?) \| (.+?) \| (.+) \|$", re.MULTILINE
-    )
-    found = {name: facts for name, *facts, _ in row.findall(text)}
-    assert len(found) == len(row.findall(text))
-    assert found == parameters()
-    options = declared_in(RunOptions)
-    for name, *_, about in row.findall(text):
-        owner, _, option = name.partition(".")
-        assert owner != "run" or about == options[option][1].about
-
-
-def parameters():
-    """Default and valid values, as docs/reference/parameters.md writes them."""
-    # What the command line itself gives to `run`.
-    not_in_gin = {"run.mode", "run.model_dir"}
-    boxed = [
-        plugin
-        for plugin in load_plugins().values()
-        if plugin.__module__.startswith("trainer_plugins.")
-    ]
-    named = {one.__name__: one for one in (Trainer, Guard, *boxed)}
-    found = {
-        f"{name}.{parameter.name}": [
-            as_written(parameter.default),
-            valid(one, parameter.name),
-        ]
-        for name, one in {"run": build, **named}.items()
-        for parameter in inspect.signature(one).parameters.values()
-        # A class without a constructor has `*args, **kwargs`.
-        if parameter.kind
-        not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
-    return {k: v for k, v in found.items() if k not in not_in_gin}
-
-
-def valid(one, parameter):
-    """What may be given, in the words of the error message."""
-    return describe(types_of(one)[parameter])
-
-
-def as_written(default):
-    if default is inspect.Parameter.empty:
-        return "required"
-    if isinstance(default, type):
-        return f"`@{default.__name__}`"
-    return f"`{default!r}`"
+def test_parameters_are_those_of_the_code():
+    """If not, `python -m tests.parameters` writes the page again."""
+    assert parameters.PATH.read_text() == parameters.page()

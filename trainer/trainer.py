@@ -104,68 +104,67 @@ class Trainer(Shown, BaseStep):
                     return {"loss": loss}
 
     Args:
-        model: a function that returns the model, or a model. On one device
-            a model is trained itself; under a strategy, whose variables have
-            to be made in its scope, a copy of it is, with all that it holds,
-            and gives the weights back. `compile` may be called again between
-            two calls.
+        model: a function that returns the model, or a model. On one device,
+            the model itself is trained. Under a strategy, whose variables
+            have to be created in its scope, a copy with everything that the
+            model holds is trained, and gives its weights back. You may call
+            `compile` again between two calls.
         loss: a Keras loss, its name, or a structure of these that matches the
             model's outputs. Its `reduction` chooses the denominator. One
-            loss stands for all outputs.
+            loss applies to all outputs.
         optimizer: a function that returns a Keras optimizer, an optimizer, a
-            name, or a dict of these for your own `train_step`. An optimizer
-            is trained itself where a model is; elsewhere a learning rate that
-            is set on it counts from the next call on. By default
+            name, or a dict of these for your own `train_step`. By default
             that of a compiled model, otherwise Adam. An optimizer in a dict
-            whose name is that of a layer of the model is for that layer's
-            weights, any other for all weights.
-        metrics: Keras metrics, functions that return them, or names, such as
+            that has the name of a layer of the model is for the weights of
+            that layer, any other for all weights. A learning rate that is set
+            on a given optimizer counts from the next call on.
+        metrics: Keras metrics, functions that return them, names such as
             `["accuracy"]`, or a dict of lists by output. They weigh examples
-            by their sample weight. By default those of a compiled model. So
-            are `loss` and `loss_weights`.
+            by their sample weight. By default those of a compiled model.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays, a
             `tf.data.Dataset` of batches, a dict of these by split (`"train"`,
-            `"eval"`, and others to evaluate), or a function of `split`; see
-            `trainer.data.sources.as_source`.
+            `"eval"`, and others to evaluate), or a function of `split`, which
+            is what a gin file names.
         batch_size: examples in a global batch, over all replicas and
-            micro-batches. By default what a dataset has, otherwise 32.
+            micro-batches. By default that of a dataset, otherwise 32.
         strategy: a strategy plugin, its name, or a `tf.distribute.Strategy`
-            of this process.
-        data_dir: passed to `data`.
-        learning_rate: replaces the optimizer's own.
-        seed: for initial weights, shuffling and dropout.
-        loss_weights: what each output's loss is multiplied by, in a list or
-            a dict by output.
-        class_weight: class number to the weight of its examples in the
-            training loss; any other class weighs 1. For a single output
-            whose targets are classes or one-hot vectors.
-        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+            of this process. A gin file sets `run.strategy` instead.
+        data_dir: where the data is; passed to the function `data`, if set.
+        learning_rate: replaces the optimizer's learning rate.
+        seed: the seed of initial weights, shuffling and dropout.
+        loss_weights: the factor of each output's loss, in a list or a dict by
+            output.
+        class_weight: a dict from class number to the weight of its examples
+            in the training loss; any other class has weight 1. For a single
+            output whose targets are classes or one-hot vectors.
+        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`; `None`
+            is Keras' global setting.
         accumulation_steps: micro-batches into which a global batch is cut to
-            save memory. The result is that of the whole batch, but for
+            save memory. The result is that of the whole batch, except for
             batch statistics, which see one micro-batch.
-        ema_momentum: keeps an exponential moving average of the weights, and
-            evaluates and exports with it.
-        jit_compile: which form of the step is compiled; see
-            `trainer.step.forms.Form`. `"auto"` goes by what the step
-            consists of, from step 500 on; `True` is `"xla"`, `False` is
-            `"graph"`.
+        ema_momentum: the momentum of an exponential moving average of the
+            weights, which evaluations and exports use; `None` keeps none.
+        jit_compile: how the step is compiled. `"auto"` decides by the
+            operations of the step, from step 500 on; `True` is `"xla"`,
+            `False` is `"graph"`.
         sync_batch_norm: BatchNormalization takes its statistics over all
-            replicas. Without it each replica has its own.
-        added_losses: what layers pass to `add_loss`: `"mean"`, a mean over
-            the batch, or `"sum"`, a sum over it; or a dict of these by layer.
-            By default they are taken for means; with several replicas or
-            micro-batches, a loss that is found not to be a mean is refused.
+            replicas. Otherwise, each replica has its own.
+        added_losses: how to combine the values that layers pass to
+            `add_loss`: `"mean"`, `"sum"`, or a dict of these by layer. By
+            default they are means over the batch; with several replicas or
+            micro-batches, a value that is found not to be a mean is rejected.
         recompute: names of layers, such as `["block_*"]`, whose outputs are
             computed again for the gradient instead of being kept: less
             memory, more time, the same result.
-        guard: what to do when training diverges, see `trainer.Guard`; `None`
-            checks nothing.
+        guard: checks each step for a loss or gradient that is not finite or
+            too large, see `trainer.Guard`; `None` checks nothing.
         run_eagerly: runs steps as Python, operation by operation, so that a
             debugger stops in them; slow, and only for a single replica in
-            this process. By default what a model is compiled with.
+            this process.
         probe: whether steps that cut a batch, between several replicas or
-            into micro-batches, are tried on a few examples first: what
-            depends on the cut is refused. Layers are called several times.
+            into micro-batches, are tried on a few examples first. A result
+            that depends on the cut is rejected. Layers are called several
+            times for this.
 
     Attributes:
         batch_size: as given.

@@ -62,11 +62,11 @@ class Guard(ShowsArguments):
     the loss scale can still be lowered.
 
     Args:
-        action: `"stop"` ends the run with an error, or `"roll_back"` goes on
-            from the newest checkpoint and steps over the batch at fault.
-        max_loss: a greater loss is a fault.
-        max_gradient_norm: a greater norm of the gradient, before any
-            clipping, is a fault.
+        action: `"stop"` ends the run with an error, `"roll_back"` continues
+            from the newest checkpoint without the batch at fault.
+        max_loss: a loss greater than this is a fault.
+        max_gradient_norm: a gradient norm greater than this, before clipping,
+            is a fault.
         max_rollbacks: how often a run, over all its attempts, may roll back.
 
     Raises:

@@ -56,10 +56,10 @@ class Checkpoint(Callback):
             `"val_accuracy"`.
         mode: `"min"`, `"max"`, or `"auto"` to infer it from the name.
         load_best: whether to load the weights of the best checkpoint once
-            nothing is left to train, for all that is done with them then;
-            `keep_best` is then at least 1. A run that goes on does so from its
-            end.
-        asynchronous: whether to write while training continues.
+            nothing is left to train; `keep_best` is then at least 1.
+            `--mode=eval` and `--mode=export` use them, too.
+        asynchronous: whether to write while training continues, which needs
+            memory for one more copy of the state.
         give_up_after: a time such as `"2h"` in which no checkpoint could be
             written, after which the run ends instead of training on for
             nothing; by default it never does.

@@ -31,10 +31,10 @@ class Preemption(Callback):
     130. SIGUSR1 saves, and training goes on.
 
     Args:
-        grace_seconds: a process that has not come to a step to save at so
-            long after the signal exits with 75 all the same; the run then
-            goes on from its last checkpoint. Ctrl-C waits, and so does
-            `None`.
+        grace_seconds: a process that has not reached a step to save at this
+            long after the signal exits with 75 anyway; the next start then
+            resumes from the last checkpoint. There is no limit after Ctrl-C, or
+            with `None`.
 
     Raises:
         UserError: an argument is not valid.

@@ -41,9 +41,9 @@ class Progress(Callback):
 
     Args:
         console: where to print; standard output if not given.
-        evaluation_seconds: above a bar, at least this much time is between
-            two evaluations that have a line; the last one always has. 0 shows
-            all. Loggers get all.
+        evaluation_seconds: on a terminal, the least time between two
+            evaluations that are shown; the last one always is. 0 shows all.
+            Loggers get all.
     """
 
     only_watches = True

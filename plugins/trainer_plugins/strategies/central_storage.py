@@ -17,7 +17,8 @@ class CentralStorage(StrategyPlugin):
     memory.
 
     Args:
-        devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.
+        devices: the devices, such as `"gpu:0,gpu:1"`; defaults to all GPUs,
+            else all CPUs.
 
     Raises:
         UserError: a device does not exist.

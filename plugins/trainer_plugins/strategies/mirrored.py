@@ -24,7 +24,8 @@ class Mirrored(StrategyPlugin):
     several virtual CPUs to try it out.
 
     Args:
-        devices: such as `"gpu:0,gpu:1"`; defaults to all GPUs, else all CPUs.
+        devices: the devices, such as `"gpu:0,gpu:1"`; defaults to all GPUs,
+            else all CPUs.
         all_reduce: `"auto"`, `"nccl"`, `"hierarchical_copy"` or
             `"reduce_to_one"`; `"auto"` is NCCL on GPUs and `"reduce_to_one"`
             on CPUs.

@@ -61,11 +61,11 @@ class MultiWorkerMirrored(ClusterStrategy):
     chief, writes; all must see the same `model_dir`.
 
     Args:
-        worker_hosts: `host:port` of each worker; a string is split at
-            commas.
+        worker_hosts: every worker's `host:port`; a string is split at commas.
+            `None` takes them from the environment.
         task_index: this process's index within its job.
         task_type: `"worker"` or `"chief"`.
-        implementation: `"auto"`, `"ring"` or `"nccl"`.
+        implementation: the all-reduce: `"auto"`, `"ring"` or `"nccl"`.
         timeout_seconds: a host loop, evaluation or start that takes longer
             than this is abandoned with exit code 75; so is a worker that is
             in a callback for this long after the others have given up.
