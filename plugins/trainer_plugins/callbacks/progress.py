@@ -59,13 +59,10 @@ class Progress(Callback):
         super().__init__()
         # FORCE_COLOR makes a pipe a terminal to rich.
         draws = None if sys.stdout.isatty() else False
-        self._console = console or Console(force_interactive=draws)
-        # Lines are text in a notebook, too.
-        self._lines = (
-            Console(force_jupyter=False)
-            if self._console.is_jupyter
-            else self._console
+        self._console = console or Console(
+            force_interactive=draws, force_jupyter=False
         )
+        self._is_notebook = console is None and Console().is_jupyter
         self._evaluation_seconds = evaluation_seconds
         self._bar: Bar | Table | None = None
         self._speed = ""
@@ -99,7 +96,7 @@ class Progress(Callback):
             said = f"already finished at step {run.step}; for more: {more}"
             self._print([said])
             return
-        if self._console.is_jupyter:
+        if self._is_notebook:
             self._bar = Table(step=run.step, steps=run.steps)
         # It redraws itself with control codes, which would pile up in a file.
         elif self._console.is_interactive:
@@ -199,7 +196,7 @@ class Progress(Callback):
     def _print(self, parts: list[str]) -> None:
         # In a file one log stays one line; a terminal would break words.
         wraps = self._console.is_interactive
-        self._lines.print(
+        self._console.print(
             "  ".join(parts), markup=False, highlight=False, soft_wrap=not wraps
         )
 

@@ -9,7 +9,10 @@ from trainer.plugin_api import html_table
 _ROWS = 20  # The newest are shown.
 _SECONDS = 0.5  # Between two updates.
 _COLOURS = {"loss": "#1f77b4", "val_loss": "#ff7f0e"}
-_WIDTH, _HEIGHT, _EDGE = 480, 160, 16
+_LOOK = (
+    'width="480" height="160" style="margin:8px;overflow:visible" '
+    'preserveAspectRatio="none" fill="none" stroke-width="2"'
+)
 
 
 class Table:
@@ -77,22 +80,19 @@ class Table:
         (left, right), (low, high) = (
             (min(axis), max(axis)) for axis in zip(*points, strict=True)
         )
-        across = (_WIDTH - 2 * _EDGE) / ((right - left) or 1)
-        up = (_HEIGHT - 2 * _EDGE) / ((high - low) or 1)
-        lines, names = [], []
-        for name, curve in curves.items():
-            places = " ".join(
-                f"{_EDGE + (x - left) * across:.1f},"
-                f"{_HEIGHT - _EDGE - (y - low) * up:.1f}"
-                for x, y in curve
-            )
-            style = f'fill="none" stroke="{_COLOURS[name]}" stroke-width="2"'
-            lines.append(f'<polyline points="{places}" {style}/>')
-            if curve:
-                colour = f'style="color:{_COLOURS[name]}"'
-                names.append(f"<span {colour}>&#9644; {name}</span>")
+        # In the units of steps and losses: SVG scales them, downwards.
+        box = f"{left} {-high} {right - left or 1} {high - low or 1}"
+        lines = "".join(
+            f'<polyline points="{" ".join(f"{x},{-y:.6g}" for x, y in curve)}" '
+            f'stroke="{_COLOURS[name]}" vector-effect="non-scaling-stroke"/>'
+            for name, curve in curves.items()
+        )
+        names = ", ".join(
+            f'<span style="color:{_COLOURS[name]}">&#9644; {name}</span>'
+            for name, curve in curves.items()
+            if curve
+        )
         return (
-            f'<svg width="{_WIDTH}" height="{_HEIGHT}">{"".join(lines)}</svg>'
-            f"<div>{' '.join(names)}, from {low:.4g} to {high:.4g}, over steps "
-            f"{left} to {right}</div>"
+            f'<svg viewBox="{box}" {_LOOK}>{lines}</svg><div>{names} from '
+            f"{low:.4g} to {high:.4g}, steps {left} to {right}</div>"
         )
