@@ -26,7 +26,7 @@ FACADES = {"__init__", "__main__", "plugin_api"}
 MOST_LINES = {
     "trainer": 1237,
     "trainer/checkpoint": 1062,
-    "trainer/cli": 1481,
+    "trainer/cli": 1482,
     "trainer/data": 1178,
     "trainer/launch": 785,
     "trainer/loop": 2577,
@@ -37,7 +37,7 @@ MOST_LINES = {
     "trainer/tools": 687,
     "trainer/values": 513,
     "plugins/trainer_plugins": 30,
-    "plugins/trainer_plugins/callbacks": 913,
+    "plugins/trainer_plugins/callbacks": 910,
     "plugins/trainer_plugins/control_plane": 962,
     "plugins/trainer_plugins/loggers": 787,
     "plugins/trainer_plugins/strategies": 2037,

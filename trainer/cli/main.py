@@ -226,7 +226,8 @@ def _run(
         if tool := experiment.tool_of(request.mode):
             tool.failed(headline(found or error), request.model_dir)
         end = ending.ending_of(found or error)
-        if isinstance(error, StartAgain) and (how := run_dir.continued_with()):
+        leaves = isinstance(error, StartAgain | KeyboardInterrupt)
+        if leaves and (how := run_dir.continued_with()):
             error.add_note(how)
         if not isinstance(error, DirectoryLost):
             run_dir.finish(end.reason, headline(found or error))

@@ -167,10 +167,10 @@ class RunDir:
         if self._record is None or LAUNCHER in os.environ:
             return None
         paths = storage.listing(os.path.join(self.path, "checkpoints"))
-        saved = "nothing is saved"
+        how = "nothing is saved; begin again with"
         if paths:
-            saved = f"saved at step {storage.step_of(paths[-1])}"
-        return f"{saved}; continue with: {self._record['command']}"
+            how = f"saved at step {storage.step_of(paths[-1])}; continue with"
+        return f"{how}: {self._record['command']}"
 
     def _unwritable(self, error: OSError) -> UserError | StartAgain:
         return cannot(f"model_dir {self.path} cannot be written", error)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tests.helpers import linear, make_trainer
 from trainer import Callback
-from trainer_plugins import Progress
+from trainer_plugins import Checkpoint, Progress
 
 
 class Enough(Callback):
@@ -68,6 +68,26 @@ def test_evaluations_do_not_flood_a_terminal():
     assert re.findall(r"eval  step (\d+)/20", text) == ["5", "20"]
     text = shown(evaluation_seconds=0, **options)
     assert len(re.findall(r"eval  step (\d+)/20", text)) == 4
+
+
+def test_a_run_says_where_it_resumes_and_that_it_is_finished(tmp_path):
+    out = io.StringIO()
+
+    def train(steps):
+        make_trainer(linear).train(
+            steps,
+            model_dir=str(tmp_path / "run"),
+            callbacks=[Progress(console=Console(file=out)), Checkpoint()],
+        )
+        text = out.getvalue()
+        out.truncate(out.seek(0))
+        return "".join(text.split("\n"))
+
+    assert "resumed" not in train(5)
+    text = train(7)
+    assert f"resumed from step 5 of run {tmp_path / 'run'}" in text
+    assert "finished" not in text
+    assert "already finished at step 7; for more: train(14)" in train(7)
 
 
 def test_an_early_stop_says_so():
