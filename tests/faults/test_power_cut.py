@@ -63,7 +63,7 @@ def test_what_is_vouched_for_is_on_the_disk_before(runs, order):
     ]
     saves = [n for n, target in renames if "/checkpoints/step_" in target]
     assert len(saves) == 4
-    logs = ("metrics.jsonl", "metrics.csv", "train", "events.out")
+    logs = ("metrics.jsonl", "metrics.csv", "/train", "events.out")
     # Each of the saves counts lines that were logged since the one before.
     for after, before in zip([0, *saves], saves, strict=False):
         there = flushed(after=after, before=before)
