@@ -108,6 +108,7 @@ def test_the_notebook_is_a_page_with_what_it_shows(site, pages):
     assert (site / "notebook_1.png").read_bytes()[:4] == b"\x89PNG"
     text = (site / "first_run.html").read_text()
     assert "<th>val_accuracy</th>" in text
+    assert text.count("<polyline ") == 2
     assert "UserError: y has shape" in as_text(site / "first_run.html")
     assert "scale/strategies.html" in page.linked
     # No copy for a download is linked to.

@@ -30,7 +30,7 @@ MOST_LINES = {
     "trainer/data": 1178,
     "trainer/launch": 785,
     "trainer/loop": 2577,
-    "trainer/python": 626,
+    "trainer/python": 631,
     "trainer/runtime": 1310,
     "trainer/step": 4843,
     "trainer/strategy": 1926,

@@ -119,7 +119,8 @@ def _notebook():
                 pictures[name] = base64.b64decode(data["image/png"])
                 parts.append(f"![What the cell draws]({name})")
             elif "text/html" in data:
-                parts.append(data["text/html"])
+                # Else what is no block, such as a curve, would be Markdown.
+                parts.append(f"<div>{data['text/html']}</div>")
             else:
                 parts.append(f"```text\n{_COLOR.sub('', text)}\n```")
     return {page: "\n\n".join(parts), **pictures}

@@ -65,13 +65,20 @@ class History(Callback, keras.callbacks.History):
 
     def _repr_html_(self) -> str:
         rows = [
-            (epoch, *map(row.get, self.history))
-            for epoch, row in zip(self.epoch, self._rows, strict=True)
+            (number, *map(row.get, self.history))
+            for number, row in zip(self._numbers, self._rows, strict=True)
         ]
         left_out = len(rows) - _MOST_ROWS
         note = f"<p>{left_out} earlier epochs</p>" if left_out > 0 else ""
         table = html_table(("epoch", *self.history), rows[-_MOST_ROWS:])
         return note + table
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The epochs, from 1; in order, if several calls have the same."""
+        repeats = len({*self.epoch}) < len(self.epoch)
+        numbers = range(len(self.epoch)) if repeats else self.epoch
+        return [number + 1 for number in numbers]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: values, without the run and its model."""
@@ -101,7 +108,8 @@ class History(Callback, keras.callbacks.History):
     def plot(self) -> Any:
         """Plots the values over the epochs.
 
-        Each value has a panel, which it shares with those of evaluations.
+        Each value has a panel, which it shares with those of evaluations. The
+        first epoch is 1, as in what a run prints.
 
         Returns:
             A list of `matplotlib.axes.Axes`. A notebook shows the figure;
@@ -128,7 +136,7 @@ class History(Callback, keras.callbacks.History):
             axes = figure.add_subplot(rows, columns, number)
             for name in names:
                 those = [i for i, row in enumerate(self._rows) if name in row]
-                x = [self.epoch[i] for i in those]
+                x = [self._numbers[i] for i in those]
                 axes.plot(x, self.history[name], marker=".", label=name)
             axes.set(xlabel="epoch", title=panel)
             axes.legend()

@@ -124,6 +124,7 @@ def test_a_history_says_what_it_holds(trained):
     assert " at 0x" not in repr(history)
     table = history._repr_html_()
     assert table.count("<tr>") == 4
+    assert table.count("<tr><td>3</td>") == 1
     assert "<th>val_mae</th>" in table
     # The first epochs were not evaluated.
     assert table.count("<td></td>") == 4
@@ -143,6 +144,8 @@ def test_a_history_plots_a_value_beside_that_of_its_evaluation(
         lines = {x.get_label(): x for x in one.get_lines()}
         assert lines.keys() == {name, f"val_{name}"}
         values = trained.history.history
+        # Both calls have a first epoch.
+        assert list(lines[name].get_xdata()) == [1, 2, 3]
         assert list(lines[name].get_ydata()) == values[name]
         assert list(lines[f"val_{name}"].get_ydata()) == values[f"val_{name}"]
     panels[0].figure.savefig(tmp_path / "curve.png")
