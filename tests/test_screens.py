@@ -189,23 +189,3 @@ def test_a_cluster_on_this_machine(terminal, tmp_path):
     flags = f"{DIGITS} --model_dir={tmp_path / 'run'} --train_steps=30"
     terminal.run(f"{TRAIN}.launch --num_workers=2 -- {flags}")
     assert terminal.says("2 workers, 2 replicas, 32 examples each")
-
-
-def test_the_readme_shows_what_is_printed():
-    """But for numbers, and what one machine spends its time on."""
-    block = re.search(
-        r"```text\n(importing .*?)```",
-        (ROOT / "README.md").read_text(),
-        re.DOTALL,
-    )[1]
-    terminal = Terminal(80)
-    rows = terminal.run(f"{TRAIN} {DIGITS}")
-    terminal.close()
-    shown, promised = (
-        # A slow machine has more evaluations.
-        list(dict.fromkeys(re.sub(r"[\d.,-]*\d|━+", "0", x) for x in those))
-        for those in (rows, block.splitlines())
-    )
-    at = [row[:7] for row in promised].index("trained")
-    assert shown[:at] == promised[:at]
-    assert shown[at].startswith("trained 0 s of 0 s (start-up 0 s, ")
