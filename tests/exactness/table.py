@@ -40,10 +40,10 @@ which fails if a number is neither equal nor explained here.
 uneven pieces of it, or none. Each cell holds for {strategies}. A number is the
 largest difference of any loss, weight or result under any of them, relative
 where they are above 1; at most 1e-5 counts as equal. Letters stand for the
-notes below: what differs by design, or the sentence that rejects it before the
-first step, with the name of the class left out. A number beside a letter is
-that of the strategies that the note is not about. A dash: Keras itself cannot
-do it.
+notes below: a difference by design, or the error message that rejects it before
+the first step, without the name of the class. A number beside a letter is that
+of the strategies that the note is not about. A dash means that Keras does not
+support it.
 
 The optimizers' column *embedding as matrix* compares an `Embedding` here with
 the product of one-hot vectors and a matrix in Keras.
