@@ -10,6 +10,8 @@ import pytest
 from tests import parameters
 from tests.conftest import ROOT
 from tests.sets import long
+from trainer import StrategyPlugin
+from trainer.strategy.registry import load_plugins
 
 
 def name_of(page):
@@ -144,6 +146,19 @@ def anchors(page):
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     kept = [re.sub(r"[^\w\- ]", "", title.lower()) for title in headings]
     return {title.replace(" ", "-") for title in kept}
+
+
+def test_the_front_page_says_of_each_strategy_what_has_been_run():
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("## What has been run")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = {name for row in rows[1:] for name in re.findall(r"`(\w+)`", row)}
+    assert named == {
+        one.name
+        for one in load_plugins().values()
+        if issubclass(one, StrategyPlugin)
+        and one.__module__.startswith("trainer_plugins.")
+    }
 
 
 def test_parameters_are_those_of_the_code():
