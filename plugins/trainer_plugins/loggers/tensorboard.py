@@ -99,6 +99,8 @@ class TensorBoard(Logger):
         # Below the run directory: where earlier versions had the files.
         self._folder = ""
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        # The tags of splits whose description is in the file already.
+        self._described: set[tuple[str, str]] = set()
         # Of splits whose writer has not yet written: what was there before.
         self._before: dict[str, set[str]] = {}
         # The splits whose newest step only the end of a run has logged.
@@ -202,7 +204,7 @@ class TensorBoard(Logger):
                     # TensorFlow would keep each Python number that it gets.
                     step = np.asarray(one.step)
                     with self._writer(one.split).as_default(step=step):
-                        _write_values(one.values, one.split)
+                        _write_values(one.values, self._describe(one))
                     self._before.pop(one.split, None)
                     self.run.written.add(self._directory(one.split))
         except OSError:
@@ -262,7 +264,16 @@ class TensorBoard(Logger):
             # kept.
             with contextlib.suppress(OSError), files.os_errors():
                 writer.close()
-        self._writers = {}
+        self._writers, self._described = {}, set()
+
+    def _describe(self, entry: Entry) -> dict[str, str]:
+        """What each tag is, once in a file: TensorBoard reads the first."""
+        split, found = entry.split, {}
+        for name in entry.values:
+            is_known = (split, name) in self._described
+            found[name] = "" if is_known else tags.description(name, split)
+            self._described.add((split, name))
+        return found
 
     def _writer(self, split: str) -> tf.summary.SummaryWriter:
         if split not in self._writers:
@@ -284,15 +295,17 @@ class TensorBoard(Logger):
             self.flush()
 
 
-def _write_values(values: Mapping[str, Any], split: str) -> None:
-    """Writes values of a split at the step of the default writer."""
+def _write_values(
+    values: Mapping[str, Any], descriptions: Mapping[str, str]
+) -> None:
+    """Writes values at the step of the default writer."""
     # `tf.summary.scalar` takes an operation for each, which costs a fast step's
     # log more than all else. The bytes of messages, one after the other, are
     # those of a message with the values of all.
     messages = []
     scalars = Summary()
     for name, value in values.items():
-        about = tags.description(name, split)
+        about = descriptions[name]
         if isinstance(value, _Message):
             messages.append(value.data)
         elif isinstance(value, _Graph):
