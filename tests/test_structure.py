@@ -39,7 +39,7 @@ MOST_LINES = {
     "plugins/trainer_plugins": 30,
     "plugins/trainer_plugins/callbacks": 910,
     "plugins/trainer_plugins/control_plane": 962,
-    "plugins/trainer_plugins/loggers": 787,
+    "plugins/trainer_plugins/loggers": 797,
     "plugins/trainer_plugins/strategies": 2037,
     "experiments": 852,
 }
