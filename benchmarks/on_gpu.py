@@ -6,7 +6,7 @@
 `lower` makes some steps with the Trainer's own compiled step on this CPU, and
 writes that step as StableHLO, with what the variables were before and after.
 `run` makes the same steps with JAX alone, such as on another machine, and
-compares the variables. docs/gpus.md says what was seen.
+compares the variables. docs/scale/gpus.md says what was seen.
 """
 
 import argparse

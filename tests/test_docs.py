@@ -141,6 +141,16 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(path), match["target"]
 
 
+@pytest.mark.parametrize(
+    "folder", ["trainer", "plugins", "experiments", "benchmarks", "tests"]
+)
+def test_pages_that_the_code_names_are_there(folder):
+    for path in (ROOT / folder).rglob("*.*"):
+        if path.suffix in (".py", ".gin", ".txt", ".toml"):
+            for name in re.findall(r"docs/[\w/]+\.md", path.read_text()):
+                assert (ROOT / name).exists(), (path, name)
+
+
 def anchors(page):
     """What a heading is called in a link."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

@@ -61,4 +61,6 @@ def strategies_text() -> str:
         f"Found here: {', '.join(found)}. --strategy=auto takes the best one."
     )
     lines += ["", *textwrap.wrap(here, 79), *wrong]
-    return "\n".join([*lines, "docs/strategies.md says more of each.", ""])
+    return "\n".join(
+        [*lines, "See docs/scale/strategies.md for more.", ""]
+    )
