@@ -26,7 +26,7 @@ FACADES = {"__init__", "__main__", "plugin_api"}
 MOST_LINES = {
     "trainer": 1237,
     "trainer/checkpoint": 1062,
-    "trainer/cli": 1484,
+    "trainer/cli": 1482,
     "trainer/data": 1178,
     "trainer/launch": 785,
     "trainer/loop": 2577,

@@ -61,6 +61,4 @@ def strategies_text() -> str:
         f"Found here: {', '.join(found)}. --strategy=auto takes the best one."
     )
     lines += ["", *textwrap.wrap(here, 79), *wrong]
-    return "\n".join(
-        [*lines, "See docs/scale/strategies.md for more.", ""]
-    )
+    return "\n".join([*lines, "See docs/scale/strategies.md for more.", ""])
