@@ -1,5 +1,6 @@
 """What a person sees: real runs in a real terminal, at four widths."""
 
+import html
 import re
 import shutil
 import subprocess
@@ -189,3 +190,33 @@ def test_a_cluster_on_this_machine(terminal, tmp_path):
     flags = f"{DIGITS} --model_dir={tmp_path / 'run'} --train_steps=30"
     terminal.run(f"{TRAIN}.launch --num_workers=2 -- {flags}")
     assert terminal.says("2 workers, 2 replicas, 32 examples each")
+
+
+def test_the_first_command_prints_what_its_picture_shows(tmp_path):
+    """But for numbers, and what one machine spends its time on."""
+    command, *promised = rows_of(ROOT / "docs" / "images" / "terminal.svg")
+    assert command == f"$ python -m trainer {DIGITS}"
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    terminal = Terminal(100)
+    terminal.enter(f"cd {tmp_path}")
+    shown = terminal.run(f"{TRAIN} {DIGITS}")
+    terminal.close()
+    shown, promised = (
+        # A slow machine has more evaluations.
+        list(dict.fromkeys(re.sub(r"[\d.,-]*\d|━+", "0", x) for x in those))
+        for those in (shown, promised)
+    )
+    at = [row[:7] for row in promised].index("trained")
+    assert shown[:at] == promised[:at]
+    assert shown[at].startswith("trained 0 s of 0 s (start-up 0 s, ")
+
+
+def rows_of(picture):
+    """The rows of a terminal that rich has drawn."""
+    parts = re.findall(
+        r'<text .*?y="(.*?)".*?>(.*?)</text>', picture.read_text()
+    )
+    rows = {}
+    for y, part in parts:
+        rows[y] = rows.get(y, "") + html.unescape(part).replace("\xa0", " ")
+    return [row.rstrip() for row in rows.values() if row.strip()]
