@@ -16,6 +16,8 @@ _CODE = ("experiments/*.gin", "docs/examples/keras_examples/*.py")
 _NOTEBOOK = "docs/first_run.ipynb"
 # The search leaves these out: each of their parts would be a long result.
 _NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
+# The front page has its width to itself, see extra.css.
+_WIDE = "---\nhide: [navigation, toc]\n---\n"
 _TITLED_BLOCK = re.compile(
     r"^\*\*(.+?)\*\*\n\n(?:`[\w.]+`\n)?(```python\n.*?^```\n)", re.M | re.S
 )
@@ -94,7 +96,7 @@ def _made():
         if name.endswith((".gin", ".py"))
     }
     return {
-        "index.md": (ROOT / "README.md").read_text(),
+        "index.md": _WIDE + (ROOT / "README.md").read_text(),
         "changelog.md": f"{_NOT_FOUND}{changes}",
         **code,
     }
