@@ -37,10 +37,10 @@ MOST_LINES = {
     "trainer/tools": 687,
     "trainer/values": 513,
     "plugins/trainer_plugins": 30,
-    "plugins/trainer_plugins/callbacks": 910,
+    "plugins/trainer_plugins/callbacks": 912,
     "plugins/trainer_plugins/control_plane": 962,
     "plugins/trainer_plugins/loggers": 797,
-    "plugins/trainer_plugins/strategies": 2037,
+    "plugins/trainer_plugins/strategies": 2039,
     "experiments": 852,
 }
 LONGEST_MODULE = 350

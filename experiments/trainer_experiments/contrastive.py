@@ -72,7 +72,7 @@ class SimCLR(Trainer):
 def encoder(*, units: Width = 128, width: Width = 32) -> keras.Model:
     """A network from two views of a digit to two vectors of unit length.
 
-    A linear probe says how much of the digits' classes the hidden layer has
+    A linear probe measures how much of the digits' classes the hidden layer has
     found: it learns from the labels, but passes no gradient on.
 
     Args:

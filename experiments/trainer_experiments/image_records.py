@@ -35,8 +35,8 @@ def image_records(
     Args:
         split: `"train"` or `"eval"`.
         data_dir: holds the files; local or `gs://`.
-        image_size: height and width. The shorter side is resized to it, and
-            what is left of the longer one is cut off, equally at both ends.
+        image_size: height and width. The shorter side is resized to it, and the
+            rest of the longer one is cut off, equally at both ends.
         num_classes: the number of classes.
 
     Returns:

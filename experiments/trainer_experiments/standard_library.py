@@ -12,7 +12,7 @@ import numpy as np
 from trainer import ArrayExamples
 from trainer.plugin_api import Split, configurable
 
-# What looks like a name: of a few letters at least, also in a comment.
+# Text that looks like a name of at least a few letters, also in a comment.
 _NAME = re.compile(rb"\b[A-Za-z_]\w{3,}")
 # A name that fewer modules use says little.
 _FEWEST = 5
@@ -27,8 +27,8 @@ def names_in_modules(split: Split) -> ArrayExamples:
 
     Of the names that a module uses, one in five is for testing. To each pair
     comes one of the same module and a name that it does not use, drawn as often
-    as it is used elsewhere: that a name is frequent tells nothing. The numbers
-    of modules and names differ between versions of Python.
+    as it is used elsewhere, so the frequency of a name reveals nothing. The
+    numbers of modules and names differ between versions of Python.
 
     Args:
         split: `"train"` or `"eval"`.
@@ -63,7 +63,7 @@ def used_names() -> tuple[np.ndarray, list[str], list[str]]:
 
     Returns:
         Pairs of the number of a module and of a name that it uses, int32
-        `[n, 2]`; what the modules are called, and the names.
+        `[n, 2]`; the names of the modules, and those that they use.
     """
     home = pathlib.Path(sysconfig.get_paths()["stdlib"])
     found = {

@@ -73,7 +73,7 @@ def transformer(
 
 @configurable(module="experiments")
 class GeneratedText(Callback):
-    """Goes on from a few words, character by character."""
+    """Continues a few words, character by character."""
 
     single = True
 
@@ -88,7 +88,7 @@ class GeneratedText(Callback):
         self.run.log("generated", text, split=split)
 
     def generate(self, model: keras.Model) -> str:
-        """The prompt and what the model adds, always the same for its weights.
+        """The prompt and its continuation, always the same for equal weights.
 
         Args:
             model: from numbers of characters to logits, see `transformer`.

@@ -19,8 +19,8 @@ _ROWS = 8
 class StandardNormal(keras.layers.Layer):
     """Normal random numbers, in training and in evaluation.
 
-    A layer, and not a call of `tf.random`: the Trainer makes what layers draw
-    a function of the seed, the step and the replica.
+    A layer, and not a call of `tf.random`: the Trainer makes the random numbers
+    of layers a function of the seed, the step and the replica.
     """
 
     def __init__(self, **kwargs: Any) -> None:

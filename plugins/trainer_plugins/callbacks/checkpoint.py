@@ -30,7 +30,7 @@ _DEFAULT_STEPS = 1000  # Between saves, if the length of an epoch is unknown.
 # By default a save waits for as long after the last one: where an epoch takes a
 # second, most of the time would go into saving.
 _DEFAULT_SECONDS = 30.0
-# Not only finite values: a diverging run has a NaN loss, and goes on with it.
+# Not only finite values: a diverging run has a NaN loss, and continues with it.
 _STATE = schema.record({"values": dict[str, float]})
 
 
@@ -125,8 +125,8 @@ class Checkpoint(Callback):
         # One process alone: several would race to set the same thing aside.
         if run.plugin.is_chief:
             run_paths.prepare_directory(run.model_dir, "checkpoints")
-            # The run's lock is held by now, so that nobody is still writing
-            # one of these.
+            # The run's lock is held by now, so no process is still writing one
+            # of these.
             storage.remove_leftovers(self.directory)
         every = self._every
         if every is None:
@@ -149,7 +149,7 @@ class Checkpoint(Callback):
         return self._ticker.next_step(step)
 
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
-        """Notes of which step the monitored value is."""
+        """Records of which step the monitored value is."""
         name = None if self._monitor is None else self._monitor.name
         if name in names_in_logs(split, logs):
             self._logged_step = step
@@ -157,7 +157,8 @@ class Checkpoint(Callback):
     def on_save(self, step: int, logs: dict[str, float]) -> None:
         """Saves when the period has passed, or a save was requested.
 
-        To load the best in the end, also when the value has improved.
+        If the best weights are loaded in the end, it also saves when the value
+        has improved.
         """
         run = self.run
         # Save before `on_train_end`, because another callback may fail there.
@@ -189,7 +190,7 @@ class Checkpoint(Callback):
         self._saved_step = step
         if self.run.plugin.is_chief:
             for path in storage.listing(self.directory):
-                # Restoring has passed it over, and its steps are made anew.
+                # Restoring has passed it over, and its steps are run again.
                 if storage.step_of(path) > step:
                     storage.remove(path)
 
@@ -210,12 +211,12 @@ class Checkpoint(Callback):
         Raises:
             UserError: it could not be written, so the run is not done.
         """
-        # What is in memory since then is not the end.
+        # The weights in memory are then the best, not those of the end.
         if not self._best_is_loaded:
             self._save_end(logs or {})
 
     def load_best_weights(self) -> None:
-        """Loads the weights of the best checkpoint, if that was asked for."""
+        """Loads the weights of the best checkpoint, if requested."""
         if not self._load_best:
             return
         assert self._monitor is not None
@@ -261,7 +262,7 @@ class Checkpoint(Callback):
             self._writer.shutdown()
 
     def _is_too_soon(self) -> bool:
-        """Whether a save that nobody has asked for can wait for another one."""
+        """Whether a save that was not requested can wait for another one."""
         # The best of many is only found among what is saved.
         if self._every is not None or self._monitor is not None:
             return False
@@ -273,7 +274,7 @@ class Checkpoint(Callback):
         return {k: v for k, v in self._values.items() if math.isfinite(v)}
 
     def _is_among_best(self, logs: dict[str, float]) -> bool:
-        """Whether this step has been measured, and is to be kept for that."""
+        """Whether this step was measured and is good enough to keep."""
         if self._monitor is None:
             return False
         step, value = self.run.step, self._value(logs)

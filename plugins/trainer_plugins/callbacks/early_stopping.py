@@ -85,7 +85,7 @@ class EarlyStopping(Callback):
         # A value that was seen but never finite counts as waiting.
         if self.best is None and not self.wait:
             logging.warning(
-                "EarlyStopping has seen no %s: nothing logged it.",
+                "EarlyStopping never saw %s, because it was never logged.",
                 self._monitor.name,
             )
 

@@ -26,9 +26,9 @@ class Preemption(Callback):
     """Saves and exits with 75 when the run has to leave.
 
     SIGTERM, SIGHUP (a closed terminal) and SIGINT (Ctrl-C) end the run after
-    the graph call that is under way: all processes of the run save once, at
-    one step, and exit with 75. A second SIGINT ends the process at once, with
-    130. SIGUSR1 saves, and training goes on.
+    the graph call that is under way: all processes of the run save once, at one
+    step, and exit with 75. A second SIGINT ends the process at once, with 130.
+    SIGUSR1 saves, and training continues.
 
     Args:
         grace_seconds: a process that has not reached a step to save at this
@@ -63,7 +63,8 @@ class Preemption(Callback):
         if not self._saves:
             logging.warning(
                 "Preemption finds no callback that saves: a run that has to "
-                "leave begins again. Add @Checkpoint() to run.callbacks."
+                "leave would start from the beginning. Add @Checkpoint() to "
+                "run.callbacks."
             )
         # A program that trains in another thread handles signals itself.
         if not self._listener.start():
@@ -73,19 +74,19 @@ class Preemption(Callback):
             )
 
     def on_leave(self, step: int) -> None:
-        """The rest is the save, which nothing should cut short."""
+        """Lifts the limit: only the save is left, and must not be cut short."""
         self._arrived.set()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """What is left ends the run as well."""
+        """Lifts the limit: the run is ending anyway."""
         self._arrived.set()
 
     def close(self) -> None:
         """Gives the signals back."""
         # Or the thread of the grace period would end the process later.
         self._arrived.set()
-        # The echo of a second Ctrl-C may be on its way: it must not break off
-        # the end that the first has begun.
+        # The echo of a second Ctrl-C may be on its way: it must not interrupt
+        # the shutdown that the first has begun.
         again = self._interrupts > 1
         self._listener.stop(keep=(signal.SIGINT,) if again else ())
 
@@ -107,7 +108,7 @@ class Preemption(Callback):
         """Called in the main thread; the thread of the listener does the rest.
 
         The second Ctrl-C comes twice: from the kernel, and from that thread.
-        What the first raises must not be interrupted.
+        The exception that the first one raises must not be interrupted.
         """
         if self._interrupts > 1 and not self._has_raised:
             self._has_raised = True
@@ -134,8 +135,9 @@ class Preemption(Callback):
     ) -> None:
         if not arrived.wait(seconds):
             give_up(
-                f"{why}; no step to save at within {seconds:g} s: make "
-                "run.steps_per_loop smaller or Preemption.grace_seconds longer"
+                f"{why}; no step to save at was reached within {seconds:g} s. "
+                "Decrease run.steps_per_loop or increase "
+                "Preemption.grace_seconds."
             )
 
 

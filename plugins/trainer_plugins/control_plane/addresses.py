@@ -125,7 +125,7 @@ def reserved_port(address: str, *, owner: str) -> Iterator[None]:
             port,
             lambda: holder.bind(("", port)),
             owner=owner,
-            advice=f"choose another address than {address}",
+            advice=f"choose an address other than {address}",
         )
         yield
 
@@ -151,7 +151,8 @@ def _claim(port: int, bind: Callable[[], _T], *, owner: str, advice: str) -> _T:
             if not is_taken or time.monotonic() >= deadline:
                 raise UserError(
                     f"{owner} cannot listen on port {port} of this machine: "
-                    f"{error.strerror}. End what has it, or {advice}."
+                    f"{error.strerror}. End the program that uses it, or "
+                    f"{advice}."
                 ) from None
         time.sleep(_RETRY_SECONDS)
 
@@ -181,7 +182,7 @@ async def check_names(tasks: Mapping[str, str], seconds: float) -> None:
             if time.monotonic() >= deadline:
                 reason = getattr(error, "strerror", None) or repr(error)
                 raise StartAgain(
-                    f"this machine does not find the host of {name} "
+                    f"this machine cannot resolve the host of {name} "
                     f"({address}): {reason}"
                 ) from None
             await asyncio.sleep(_RETRY_SECONDS)

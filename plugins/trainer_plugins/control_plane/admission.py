@@ -28,7 +28,7 @@ _WARN_EVERY_SECONDS = 30.0
 
 
 def proof(text: str) -> str:
-    """Returns what only the tasks of a run can compute: an HMAC of a text.
+    """Returns an HMAC of a text, which only the tasks of a run can compute.
 
     Their secret is `TRAINER_COORDINATOR_SECRET`, which `trainer.launch` sets;
     it never travels itself. Without it, every program that reaches the port
@@ -57,8 +57,8 @@ class Hello:
         name: such as `"worker 1"`.
         id: distinguishes a process that connects again from a second one
             with the same name.
-        facts: what must be equal everywhere, such as versions and the
-            addresses of all tasks; JSON values.
+        facts: JSON values that must be equal everywhere, such as versions and
+            the addresses of all tasks.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Hello:
 
 
 class Admission:
-    """The tasks that have come so far, and what is wrong with them.
+    """The tasks that have joined so far, and any problem with them.
 
     Args:
         own: the introduction of the task in which the coordinator runs.
@@ -111,7 +111,7 @@ class Admission:
             self._problem, self._problem_since = problem, time.monotonic()
 
     def add(self, hello: Hello) -> None:
-        """Adds a task, and notes what is wrong with it."""
+        """Adds a task, and records any problem with it."""
         self._hellos[hello.name] = hello
         self._present.add(hello.name)
         self._newest = time.monotonic()

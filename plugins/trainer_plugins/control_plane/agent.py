@@ -55,16 +55,16 @@ class Agent:
     Args:
         cluster: the tasks, and which of them this is.
         jobs: the jobs that take part; the first task coordinates.
-        facts: what must be equal everywhere, such as versions; JSON values.
+        facts: JSON values that must be equal everywhere, such as versions.
         options: see `Options`.
-        on_end: called once, on a separate thread, with the reason when the
-            run cannot go on.
+        on_end: called once, on a separate thread, with the reason when the run
+            cannot continue.
 
     Attributes:
         cluster: the tasks that take part. In an elastic cluster some may be
             missing; the workers are then renumbered.
         name: this task's name in the cluster as it was given.
-        end_reason: why the run cannot go on; `None` while it can.
+        end_reason: why the run cannot continue; `None` while it can.
         preempt_reason: why the run should save and leave; `None` if it need
             not.
         losses: how often an expendable task was lost; counted only in the
@@ -165,7 +165,7 @@ class Agent:
             self._waiting = before
 
     def why_failed(self) -> str | None:
-        """Returns why the run cannot go on, after an operation has failed."""
+        """Returns why the run cannot continue, if an operation has failed."""
         with self._changed:
             # A task that was lost may not be known to be silent yet.
             self._changed.wait_for(
@@ -226,7 +226,8 @@ class Agent:
         """Closes the connection after giving a reason; idempotent.
 
         Args:
-            error: what ends this task; `None` if the run has ended well.
+            error: the error that ends this task; `None` if the run has ended
+                well.
         """
         if self._has_left:
             return
@@ -244,7 +245,7 @@ class Agent:
         async def until_left() -> None:
             await self._stop.wait()
 
-        # At its end it cancels what still runs.
+        # At its end it cancels tasks that still run.
         with runner:
             runner.run(until_left())
 

@@ -1,10 +1,10 @@
 """JSON lines with heartbeats over one TCP connection.
 
 A host that loses its power or its network sends nothing: a call to it waits
-until the kernel gives up the connection a quarter of an hour later, or
-forever if there is nothing left to send. TensorFlow sets no limit of its own.
-So heartbeats find such a host, and `disconnect_from` ends this process's
-other connections to it; what waits for them then fails at once.
+until the kernel gives up the connection a quarter of an hour later, or forever
+if there is nothing left to send. TensorFlow sets no limit of its own. So
+heartbeats find such a host, and `disconnect_from` ends this process's other
+connections to it; operations that wait for them then fail at once.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Channel:
         return None
 
     def abort(self, how: str = "") -> None:
-        """Closes at once; what was sent may be lost."""
+        """Closes at once; messages that were sent may be lost."""
         self.how = self.how or how
         self._beating.cancel()
         self._writer.transport.abort()
@@ -110,9 +110,9 @@ class Channel:
     async def finish(self) -> None:
         """Closes when the other end has read everything, or soon.
 
-        Another coroutine must be receiving meanwhile: closing with unread
-        input makes the kernel send a reset, and the peer may then lose what
-        it has not read yet.
+        Another coroutine must be receiving meanwhile: closing with unread input
+        makes the kernel send a reset, and the peer may then lose data that it
+        has not read yet.
         """
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):
             self._writer.write_eof()

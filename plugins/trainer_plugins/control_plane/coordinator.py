@@ -7,8 +7,8 @@ one a line:
     {"challenge": text}                      coordinator: prove who you are
     {"join": name, ...}                      task: takes part, see `Hello`
     {"proof": text}                          coordinator: proves who it is
-    {"running": true}                        coordinator: a run goes on, wait
-    {"start": [name]}                        coordinator: go on to TensorFlow
+    {"running": true}                        coordinator: a run continues, wait
+    {"start": [name]}                        coordinator: proceed to TensorFlow
     {"refuse": text}                         coordinator: a user's mistake
     {"missing": text}                        coordinator: too few have come
     {"barrier": n, "facts", "seconds"}       task: waits for the others
@@ -119,7 +119,7 @@ class Coordinator:
         """Tells all tasks the first cause; later ones are consequences.
 
         Args:
-            reason: why the run cannot go on.
+            reason: why the run cannot continue.
             well: whether it has ended as it should.
             lost: the task that vanished without a message, if one did.
         """
@@ -186,9 +186,8 @@ class Coordinator:
         is_another = self._admission.is_another(hello)
         if present is not None and present.is_alive and is_another:
             problem = (
-                f"Two processes say that they are {hello.name}: "
-                f"{channel.origin} and {present.origin}. "
-                "Give each its own task index."
+                f"Two processes claim to be {hello.name}: {channel.origin} and "
+                f"{present.origin}. Give each its own task index."
             )
             self._admission.note(problem)
             channel.send(refuse=problem)
@@ -282,7 +281,7 @@ class Coordinator:
     def _go_on_without(
         self, name: str, reason: str, *, well: bool = False, lost: str = ""
     ) -> None:
-        """Goes on without a task if it is not needed; else ends the run."""
+        """Continues without a task if it is not needed; else ends the run."""
         if self._members is None:
             self._admission.remove(name)
         elif name not in self._options.expendable:

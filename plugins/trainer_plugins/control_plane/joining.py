@@ -26,13 +26,13 @@ _RETRY_SECONDS = 0.1
 class Joining:
     """One task's way into a run; for the event loop's thread only.
 
-    A task that is started again while the run goes on without it waits until
+    A task that is started again while the run continues without it waits until
     that run has ended for it.
 
     Args:
         name: this task's.
         tasks: the address of every task, the first one's first.
-        facts: what must be equal everywhere, such as versions; JSON values.
+        facts: JSON values that must be equal everywhere, such as versions.
         options: see `Options`.
 
     Attributes:
@@ -47,7 +47,8 @@ class Joining:
         options: Options,
     ) -> None:
         # As they arrive at the others, so that the task's own facts compare
-        # equal: JSON turns a tuple into a list. What it lacks becomes text.
+        # equal: JSON turns a tuple into a list. Types that it lacks become
+        # text.
         facts = json.loads(json.dumps(dict(facts), default=str))
         cluster = {f"the address of {one}": tasks[one] for one in tasks}
         self.hello = Hello(name, uuid.uuid4().hex, {**facts, **cluster})
@@ -130,7 +131,7 @@ class Joining:
                 raise StartAgain(str(message["missing"]))
             if "running" in message:
                 self._runs_without = True
-                logging.warning("A run goes on without this task.")
+                logging.warning("A run continues without this task.")
             if "start" in message:
                 return list(map(str, message["start"]))
         channel.abort()

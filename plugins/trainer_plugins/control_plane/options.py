@@ -1,7 +1,7 @@
-"""What a strategy configures in the control plane, and its time-outs.
+"""The options of the control plane that a strategy sets, and its time-outs.
 
-What a user may set is a field of `Options`. The constants are the defaults,
-and the limits that no one needs to change; all are in seconds.
+A user may set the fields of `Options`. The constants are the defaults, and the
+limits that no one needs to change; all are in seconds.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ SILENCE_SECONDS = 15.0
 Silence: TypeAlias = Annotated[Finite, Ge(2 * HEARTBEAT_SECONDS)]
 # A name server, or the coordinator's answer.
 ANSWER_SECONDS = 5.0
-# For the others to read what was sent before a connection is closed.
+# For the others to read all messages before a connection is closed.
 GOODBYE_SECONDS = 1.0
 
 

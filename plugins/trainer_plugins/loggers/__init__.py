@@ -1,1 +1,1 @@
-"""Loggers: callbacks that record what a run logs."""
+"""Loggers: callbacks that record the logs of a run."""

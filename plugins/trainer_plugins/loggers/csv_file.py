@@ -16,13 +16,13 @@ _KEYS = ["step", "split", "final"]
 class CSV(LineFile):
     """Appends a row for each log to `metrics.csv`.
 
-    The columns are `step`, `split`, `final` (which is `True` for what only the
-    end of a run has logged) and the names of the values; a cell is empty where
+    The columns are `step`, `split`, `final` (`True` for values that are logged
+    only at the end of a run) and the names of the values; a cell is empty where
     a log does not have the value. When a new name comes, it becomes the last
-    column, and the file is written anew. Only numbers are written.
+    column, and the file is rewritten. Only numbers are written.
 
-    See `LineFile` for what becomes of rows when a run is killed and resumed.
-    A side-car evaluator writes such rows to `metrics_evaluator.csv`.
+    See `LineFile` for how rows are handled when a run is killed and resumed. A
+    side-car evaluator writes such rows to `metrics_evaluator.csv`.
     """
 
     file_name = "metrics.csv"

@@ -1,4 +1,4 @@
-"""The hyperparameters of a run: what was set and bears on its result."""
+"""The hyperparameters of a run: settings that bear on its result."""
 
 import ast
 import inspect
@@ -30,7 +30,7 @@ _NOT_OF_THE_RESULT = ("name", "data_dir")
 
 
 def hyperparameters(run: Any) -> dict[str, Scalar]:
-    """What was set and bears on the result, without any defaults.
+    """Returns the settings that bear on the result, without any defaults.
 
     Args:
         run: the call that trains.

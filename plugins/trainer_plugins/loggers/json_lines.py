@@ -18,8 +18,8 @@ class JsonLines(LineFile):
     strict JSON: a value that is not finite is written as `null`. Only numbers
     are written.
 
-    See `LineFile` for what becomes of lines when a run is killed and resumed.
-    A side-car evaluator writes such lines to `metrics_evaluator.jsonl`.
+    See `LineFile` for how lines are handled when a run is killed and resumed. A
+    side-car evaluator writes such lines to `metrics_evaluator.jsonl`.
     """
 
     file_name = "metrics.jsonl"

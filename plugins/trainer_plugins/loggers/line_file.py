@@ -11,12 +11,12 @@ from trainer.plugin_api import Entry, files, run_paths
 
 
 class Key(NamedTuple):
-    """What a line is of.
+    """The log that a line holds.
 
     Attributes:
         step: the optimizer steps that were done.
         split: whose values it has.
-        final: whether only the end of a run has logged them.
+        final: whether they are logged only at the end of a run.
     """
 
     step: float
@@ -28,13 +28,13 @@ class LineFile(Logger):
     """Appends a line for each entry.
 
     A run that was killed after its last checkpoint repeats some steps. When
-    training starts, the lines of these steps are dropped, and so is a torn
-    last line; a run that goes on also drops what only the end of a shorter one
-    has logged. Only the end of the file is read for that, as its steps never
-    decrease. The file is opened for each line; on object stores such as
+    training starts, the lines of these steps are dropped, and so is a torn last
+    line; a run that continues a shorter one also drops lines that were logged
+    only at its end. Only the end of the file is read for that, as its steps
+    never decrease. The file is opened for each line; on object stores such as
     gs://, this uploads the whole file each time. Lines that cannot be written,
-    as on a full disk, are a warning: they are kept, in checkpoints as well,
-    and written later.
+    as on a full disk, are a warning: they are kept, in checkpoints as well, and
+    written later.
 
     A side-car evaluator (`--mode=continuous_eval`) writes to a file of its
     own. With one writer per file, lines are never interleaved, or lost when
@@ -51,7 +51,7 @@ class LineFile(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        # Whether what is to be written may be there already, in part.
+        # Whether the next lines may already be there, in part.
         self._unsure = False
 
     @abc.abstractmethod
@@ -60,10 +60,10 @@ class LineFile(Logger):
 
     @abc.abstractmethod
     def key_of(self, line: bytes) -> Key | None:
-        """What a line is of; `None` for text that no run has written."""
+        """The log that a line holds; `None` for text not written by a run."""
 
     def setup(self) -> None:
-        """Reads what a previous evaluator has written.
+        """Reads the lines of a previous evaluator.
 
         Raises:
             UserError: the file is a link.
@@ -134,8 +134,8 @@ class LineFile(Logger):
         """The lines from a step on, the last one first.
 
         Yields:
-            Where it begins; the line; what it is of, `None` for what no run has
-            written whole.
+            Where it begins; the line; its key, or `None` if no run has written
+            it whole.
         """
         if not files.exists(self.where):
             return
@@ -156,13 +156,14 @@ class LineFile(Logger):
 
         Args:
             step: the last one whose lines stay.
-            final: whether lines go that only the end of a run has logged.
+            final: whether to drop lines that are logged only at the end of a
+                run.
         """
         lines = [*self._since(self._newest(step))][::-1]
         # A killed process may leave a torn last line, which is expected and
         # worthless.
         if odd := [x for _, x, key in lines if not key and x.endswith(b"\n")]:
-            # Somebody may want what was not written by a run.
+            # A user may want lines that were not written by a run.
             why = "some lines are not logs of a run"
             files.keep_copy(self.where, b"".join(odd), why)
         gone = [

@@ -74,7 +74,7 @@ class MLflow(Service):
             client.update_run(known, status="RUNNING")
             run = client.get_run(known)
         run_id: str = run.info.run_id
-        # What the store has decides, and not what was noted.
+        # The contents of the store decide, and not the record.
         metrics = run.data.to_proto().metrics
         self._last |= {one.key: one.step for one in metrics}
         for name, value in parameters.items():

@@ -17,15 +17,16 @@ _FILE = schema.record({"id": str}, {"last": dict[str, schema.Count]})
 class Service(Logger):
     """Logs to a service that can add values, but cannot take any back.
 
-    A resumed run goes on in the same run of the service, whose id is in a file
-    of the run directory. Of steps that it repeats it writes nothing again: the
-    service keeps the first values, which are the same unless the configuration
-    was changed in between. What only the end of a shorter run has logged stays.
+    A resumed run continues the same run of the service, whose id is in a file
+    of the run directory. Repeated steps are not written again: the service
+    keeps the first values, which are the same unless the configuration was
+    changed in between. Values that were logged only at the end of a shorter run
+    stay.
 
     The values of a split are under its name, such as `train/loss`.
 
     Attributes:
-        package: what has to be installed; also the extra's name.
+        package: the package that has to be installed; also the extra's name.
     """
 
     package: ClassVar[str]
@@ -41,10 +42,10 @@ class Service(Logger):
 
     @abc.abstractmethod
     def open(self, known: str | None, parameters: Mapping[str, Any]) -> str:
-        """Begins a run of the service, or goes on with one.
+        """Begins a run of the service, or continues one.
 
         Args:
-            known: the id of the one to go on with.
+            known: the id of the one to continue.
             parameters: hyperparameters by name.
 
         Returns:
@@ -55,8 +56,8 @@ class Service(Logger):
     def send(self, step: int, values: Mapping[str, Any]) -> None:
         """Sends values of a step, by names such as `"train/loss"`."""
 
-    def settle(self) -> None:  # noqa: B027 - most services keep what they take
-        """Waits until what was sent would survive the end of this process."""
+    def settle(self) -> None:  # noqa: B027 - most services keep all they take
+        """Waits until all values sent would survive the end of this process."""
 
     @abc.abstractmethod
     def end(self, *, done: bool) -> None:
@@ -86,7 +87,7 @@ class Service(Logger):
             self._open()
 
     def take_back(self, step: int, *, final: bool) -> None:
-        """Finds out what is there already."""
+        """Opens the run of the service, which keeps the first values."""
         self._open()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -94,7 +95,7 @@ class Service(Logger):
         self._ended = True
 
     def close(self) -> None:
-        """Writes what is waiting, and ends the run of the service."""
+        """Writes waiting entries, and ends the run of the service."""
         super().close()
         if self._id is not None:
             self.end(done=self._ended or self.following)
@@ -139,7 +140,7 @@ class Service(Logger):
 
     @property
     def run_name(self) -> str:
-        """What the service calls the run: the name of its directory."""
+        """The name of the run in the service: that of its directory."""
         directory = (self.run.model_dir or "").rstrip("/")
         name = os.path.basename(directory)
         return f"{name}-evaluator" if self.following else name
@@ -157,6 +158,6 @@ class Service(Logger):
         self._note()
 
     def _note(self) -> None:
-        """Keeps the id, and what was sent, for the next attempt."""
+        """Keeps the id and the last steps sent, for the next attempt."""
         files.make_directory(os.path.dirname(self._file))
         files.write_json(self._file, {"id": self._id, "last": self._last})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-# What a tag, or the beginning of one, stands for; the first that fits counts.
+# The meaning of a tag, or of the beginning of one; the first that fits counts.
 _DESCRIPTIONS = {
     "perf/steps_per_second": "Optimizer steps per second since the last log; "
     "a short batch counts as a part of one.",
@@ -23,7 +23,7 @@ _DESCRIPTIONS = {
 
 
 def of_training(logs: Mapping[str, float], run: Any) -> dict[str, float]:
-    """A log of training, with what the run measures of itself.
+    """A log of training, with the run's own measurements.
 
     Args:
         logs: the values by their names in `metrics.jsonl`.
@@ -50,7 +50,7 @@ def of_training(logs: Mapping[str, float], run: Any) -> dict[str, float]:
 
 
 def description(tag: str, split: str) -> str:
-    """What TensorBoard says of a tag.
+    """TensorBoard's description of a tag.
 
     Args:
         tag: the name of a value.

@@ -19,13 +19,13 @@ _FLUSH_SECONDS = 0.2
 class WandB(Service):
     """Logs numbers, images, histograms and text to Weights & Biases.
 
-    The run's configuration is what was set, and no defaults. Charts are drawn
-    over the key `step`, the optimizer steps. W&B's own files are in `wandb/` of
-    the run directory, which must be local.
+    The run's configuration holds what was set, without defaults. Charts are
+    drawn over the key `step`, the optimizer steps. W&B's own files are in
+    `wandb/` of the run directory, which must be local.
 
     Args:
-        project: the name of W&B's project; `None` is `WANDB_PROJECT`, or what
-            W&B takes.
+        project: the name of W&B's project; `None` is `WANDB_PROJECT`, or W&B's
+            default.
         entity: a user or a team; `None` is W&B's default.
         mode: `"offline"` keeps all in files, for `wandb sync`; `None` is
             `WANDB_MODE`, or `"online"`.

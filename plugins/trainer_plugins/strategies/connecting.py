@@ -76,7 +76,7 @@ def unconnected(error: tf.errors.DeadlineExceededError) -> str:
     names = sorted({f"{job} {index}" for job, index in found})
     return (
         f"TensorFlow did not connect {', '.join(names) or 'all tasks'} in "
-        "start_seconds: something may close the ports of the cluster"
+        "start_seconds: a firewall may block the ports of the cluster"
     )
 
 

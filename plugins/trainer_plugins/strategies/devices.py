@@ -32,7 +32,7 @@ def count_devices() -> int:
 
 
 def warn_of_idle_gpus(used: int = 1) -> None:
-    """Says that a strategy leaves GPUs of this host unused."""
+    """Warns if a strategy leaves GPUs of this host unused."""
     if (there := count("GPU")) > used:
         logging.warning(
             "%d of the %d GPUs here are not used. --strategy=mirrored uses all "
@@ -71,17 +71,17 @@ def take_share(cluster: Cluster, jobs: Sequence[str]) -> None:
     share, left = divmod(len(gpus), len(here))
     if left:
         raise UserError(
-            f"{', '.join(here)} are on {host} and cannot share its "
-            f"{len(gpus)} GPUs evenly. Start as many tasks as there are GPUs, "
-            "one for all of them, or set CUDA_VISIBLE_DEVICES for each task; "
-            "an empty one trains on the CPU."
+            f"{', '.join(here)} are on {host} and cannot share its {len(gpus)} "
+            "GPUs evenly. Start as many tasks as there are GPUs, one for all "
+            "of them, or set CUDA_VISIBLE_DEVICES for each task; an empty "
+            "value trains on the CPU."
         )
     first = here.index(cluster.name) * share
     tf.config.set_visible_devices(gpus[first : first + share], "GPU")
 
 
 def _are_dealt_out(cluster: Cluster) -> bool:
-    """Returns whether somebody has named the GPUs of this very process."""
+    """Returns whether the environment names the GPUs of this very process."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return False

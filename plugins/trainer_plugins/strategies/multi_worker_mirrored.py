@@ -42,7 +42,8 @@ from trainer_plugins.strategies.processes import (
 
 _JOBS = ("chief", "worker")
 _MIN_WORKERS = "TRAINER_MIN_WORKERS"
-# Seconds after a limit: whoever knows more should have spoken by then.
+# Seconds after a limit, by which a process that knows more should have reported
+# it.
 _LATER = 30.0
 _IMPLEMENTATIONS = {
     "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
@@ -140,7 +141,7 @@ class MultiWorkerMirrored(ClusterStrategy):
             )
         if self.is_evaluator:
             return tf.distribute.get_strategy()
-        # A single worker: nothing to wait for, and no port to open.
+        # A single worker: there is no peer to wait for and no port to open.
         if cluster is None:
             return tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=self._options
@@ -170,7 +171,7 @@ class MultiWorkerMirrored(ClusterStrategy):
         except tf.errors.DeadlineExceededError as error:
             raise StartAgain(unconnected(error)) from error
         except RuntimeError as error:
-            # Aborting what a lost worker left behind starts TensorFlow, and
+            # Aborting the collectives of a lost worker starts TensorFlow, and
             # that is then too early for this strategy.
             if self._agent is not None and self._agent.end_reason:
                 raise StartAgain(self._agent.end_reason) from error

@@ -14,8 +14,8 @@ from trainer_plugins.control_plane.agent import Agent
 from trainer_plugins.control_plane.options import Options
 from trainer_plugins.strategies.devices import count
 
-# What TensorFlow raises when a peer is gone. A bug in user code can raise the
-# same, so these alone do not mean that a peer was lost.
+# The errors that TensorFlow raises when a peer is gone. A bug in user code can
+# raise the same, so these alone do not mean that a peer was lost.
 _SYMPTOMS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,

@@ -26,7 +26,7 @@ dispatch_context = require(
     "tensorflow.python.distribute.coordinator.coordinator_context",
     "get_current_dispatch_context",
 )
-# What ends a closure, and what an iterator is to a function of a worker.
+# The names that cancel a closure, and that pass an iterator to a worker.
 _Queue = require(
     "tensorflow.python.distribute.coordinator.cluster_coordinator",
     "_CoordinatedClosureQueue",

@@ -99,7 +99,7 @@ def test_the_grace_ends_neither_a_save_nor_who_can_press_again(
     run.wait_for_step(10)
     run.signal(number)
     assert run.end() == 75
-    assert "no step to save at" not in run.log
+    assert "no step to save at was reached" not in run.log
     # A signal that comes at the end of a graph call is answered before the
     # callback that prints the step.
     (saved,) = run.saved_steps()

@@ -46,7 +46,7 @@ def test_a_host_that_no_one_knows_is_named_before_tensorflow_waits(cluster):
     for task in group.start_workers(0, 1):
         code, text, _ = task.answer()
         assert code == 75
-        assert "does not find the host of worker 1 (no-such-host.inv" in text
+        assert "cannot resolve the host of worker 1 (no-such-host.inv" in text
 
 
 def test_different_facts_name_the_worker_and_the_fact(cluster):
@@ -72,7 +72,7 @@ def test_two_processes_with_one_task_index_are_named(cluster):
     time.sleep(1.0)
     tasks += group.start_workers(1)
     for text in refusals(tasks):
-        assert "Two processes say that they are worker 1" in text
+        assert "Two processes claim to be worker 1" in text
 
 
 def garbage(group):

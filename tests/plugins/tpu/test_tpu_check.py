@@ -150,7 +150,7 @@ def test_a_batch_that_is_too_large(tmp_path):
     )
     assert done.returncode == 2
     assert "does not fit into the memory of a v5e chip" in done.stderr
-    assert " of 15.75G that there are" in done.stderr
+    assert " and 15.75G are available" in done.stderr
     assert "the layer 'the_odd_one'" in done.stderr
 
 
@@ -197,8 +197,8 @@ def test_a_package_that_is_missing_or_another_is_one_sentence(versions, root):
         assert f"{package}=={tested}" in constraints
     plugin = TPU(tpu_topology="v5e:2x2")
     versions["jaxlib"] = "0.99"
-    with pytest.raises(UserError, match="jaxlib .*, and there is 0.99"):
+    with pytest.raises(UserError, match="jaxlib .*, but 0.99 is installed"):
         _ = plugin.strategy
     del versions["libtpu"], versions["jaxlib"]
-    with pytest.raises(UserError, match=r"there is none.*\[tpu-check\]"):
+    with pytest.raises(UserError, match=r"but none is installed.*\[tpu-check\]"):
         _ = plugin.strategy

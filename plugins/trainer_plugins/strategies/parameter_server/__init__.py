@@ -1,4 +1,4 @@
-"""The strategy parameter_server: its plugin and what only that needs."""
+"""The strategy parameter_server: its plugin and the parts of it."""
 
 from trainer_plugins.strategies.parameter_server.plugin import ParameterServer
 

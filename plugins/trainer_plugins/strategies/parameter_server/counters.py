@@ -72,7 +72,7 @@ class StepCounts:
         # Another worker may repeat the steps before the loss is detected, so
         # allow for one even if no loss is known yet.
         apart = max(losses, 1)
-        # The largest count is what was run in fact; the rest is for the log.
+        # The largest count is that of the steps run; the rest is for the log.
         most = num_steps
         for variable, grown in zip(known, growth, strict=True):
             if grown > num_steps and abs(grown - done) <= apart:
@@ -94,8 +94,8 @@ def with_staleness(
         updates: counts the updates of all workers; int64 scalar.
 
     Returns:
-        What the step returned, and the number of updates of others between
-        its reads and its own update.
+        The step's result, and the number of updates of others between its reads
+        and its own update.
     """
     with tf.device(updates.device):
         before = tf.raw_ops.ReadVariableOp(

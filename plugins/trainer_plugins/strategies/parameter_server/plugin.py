@@ -67,9 +67,9 @@ class ParameterServer(ClusterStrategy):
 
     A step is one global batch, which any free worker processes: an epoch is one
     pass over the data, however many each of them does. Only a dataset, which
-    cannot go back, gives others in place of those of a worker that died. Steps,
-    examples and metrics are counted exactly; with one worker the result is the
-    same as on one device.
+    cannot go back, replaces the batches of a worker that died by different
+    ones. Steps, examples and metrics are counted exactly; with one worker the
+    result is the same as on one device.
 
     Args:
         worker_hosts: `host:port` of each worker; a string is split at

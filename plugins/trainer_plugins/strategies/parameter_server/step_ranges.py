@@ -2,7 +2,7 @@
 
 A worker that is free takes a range of steps: a part of its share, and no more
 than it can do by the time at which all are done. The next host loop waits for
-everybody, so that a worker that would be the last takes nothing.
+all workers, so one that would finish last takes nothing.
 """
 
 import statistics
@@ -21,7 +21,7 @@ _WEIGHT = 0.2
 # A worker that gets nothing is measured again, by one step, after this many
 # times the seconds of that step.
 _REST = 20.0
-# Who is slower than most by this factor is named.
+# A worker that is slower than most by this factor is named.
 _SLOW = 4.0
 
 
@@ -36,7 +36,7 @@ class StepRanges:
 
     Attributes:
         num_workers: as given.
-        results: what a host loop has shown, by the first step of each range.
+        results: those of a host loop, by the first step of each range.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class StepRanges:
         self._named: set[int] = set()
         # When each should have nothing to do.
         self._free_at: dict[int, float] = {}
-        # What each is at, and since when.
+        # The range of each worker, and since when it has it.
         self._held: dict[int, tuple[range, float]] = {}
         # Those of a worker that was lost come last, and are taken first.
         self._left: list[range] = []
-        # How many ranges were taken since nobody was at work.
+        # How many ranges were taken since all workers were idle.
         self._taken = 0
         self._num_steps = 0
         self._changed = threading.Condition()
@@ -108,7 +108,7 @@ class StepRanges:
         return steps
 
     def finish(self, worker: int, found: Any) -> None:
-        """Records what the steps of a worker's range have shown."""
+        """Records the results of a worker's range."""
         with self._changed:
             steps, since = self._let_go(worker)
             self.results[steps.start] = found
@@ -121,7 +121,7 @@ class StepRanges:
             self._measured[worker] = now
 
     def give_back(self, worker: int) -> None:
-        """Leaves the range of a worker that was lost to the others."""
+        """Lets the other workers take the range of a lost worker."""
         with self._changed:
             self._left.append(self._let_go(worker)[0])
             # It may return on another host.
@@ -164,7 +164,7 @@ class StepRanges:
             count = min(count, self._bound // beside) if beside else count
         if own is None or not others:
             return count
-        # When others are free. Who is late will be late by as much again.
+        # When others are free. A worker that is late will be as late again.
         free = {one: abs(self._free_at[one] - now) for one in others}
         size = count
         if self._bound is None:

@@ -59,7 +59,7 @@ def _check_input(make: Callable[[], tf.data.Dataset]) -> None:
     """Checks that another process can make a dataset.
 
     Raises:
-        UserError: it needs what only this one has.
+        UserError: it needs something that only this process has.
     """
 
     def traced() -> tf.Tensor:
@@ -69,16 +69,16 @@ def _check_input(make: Callable[[], tf.data.Dataset]) -> None:
         function = graph_function(traced).get_concrete_function()
     if any(one.dtype == tf.variant for one in function.captured_inputs):
         raise UserError(
-            "The data is a tf.data.Dataset that this process has made, and "
-            "workers of parameter servers are others. Pass a function that "
-            "makes it: Trainer(data=lambda split: ...)."
+            "The data is a tf.data.Dataset that this process has made, but the "
+            "workers of parameter servers are different processes. Pass a "
+            "function that makes it: Trainer(data=lambda split: ...)."
         )
     for operation in operations_of(function.graph):
         if "PyFunc" in operation.type:
             raise UserError(
                 "The data runs Python code (PyDataset, from_generator, "
-                "py_function or numpy_function), and workers of parameter "
-                "servers cannot. Use arrays, Examples or TensorFlow "
+                "py_function or numpy_function), which workers of parameter "
+                "servers cannot run. Use arrays, Examples or TensorFlow "
                 "operations."
             )
 
@@ -144,7 +144,7 @@ class WorkerPool:
         """Runs a number of steps, each counted once.
 
         Returns:
-            What each call of the loop returned, as NumPy arrays.
+            The results of each call of the loop, as NumPy arrays.
 
         Raises:
             StartAgain: a parameter server is lost, and the variables with it.
@@ -190,7 +190,7 @@ class WorkerPool:
                     raise
 
         with self._plugin.watched(), outside_graph():
-            # So that an error ends what others are at.
+            # So that an error cancels the closures of the other workers.
             loop = private.cancelable(loop, cluster.closure_queue)
             # Each worker stays until all steps are done.
             for _ in range(ranges.num_workers):
@@ -237,7 +237,7 @@ class Closures(GraphLoop):
         return found
 
     def trace(self, iterator: Any) -> None:
-        """Traces what is scheduled; a worker makes it its own at first use."""
+        """Traces the loop; each worker gets its own copy at the first use."""
         self._traced_loop(iterator)
 
     def _traced_loop(self, iterator: Any) -> Any:

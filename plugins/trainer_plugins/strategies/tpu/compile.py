@@ -30,7 +30,7 @@ from trainer_plugins.strategies.tpu.topology import Topology
 _NO_KERNEL = re.compile(
     r"(?P<kind>\w+) \(No registered .*?\{\{node (?P<name>[^}]+)\}\}", re.DOTALL
 )
-# What tensorflow-tpu 2.20 says of every program.
+# The message of tensorflow-tpu 2.20 for every program.
 _NO_CPU = "transfer manager for platform Host"
 # XLA's words for the memory of a loop's gradients or of a TensorArray.
 _NO_LENGTH = "requires a fixed tensor list size"
@@ -88,7 +88,7 @@ def lower(program: Program) -> Lowered:
         module = function.experimental_get_compiler_ir(*leaves)(
             stage="stablehlo_serialized", platform_name="CPU"
         )
-    # TensorFlow raises ValueError or one of its own for what XLA lacks.
+    # TensorFlow raises ValueError or one of its own where XLA lacks something.
     except (ValueError, tf.errors.OpError) as error:
         raise UserError(_sentence(program.name, str(error))) from error
     return Lowered(
@@ -116,7 +116,7 @@ def _bytes_of(tensor: Any) -> int:
 
 
 def _sentence(program: str, message: str) -> str:
-    """What TensorFlow says, with the operation and its layer first."""
+    """TensorFlow's message, with the operation and its layer first."""
     if _NO_CPU in message:
         return (
             f"TensorFlow {tf.__version__}, as it is installed here, cannot "
@@ -128,16 +128,18 @@ def _sentence(program: str, message: str) -> str:
     if missing:
         return (
             f"In the {program}, {described(missing['name'])} "
-            f"({missing['kind']}) is not among the operations of XLA. Use "
-            "others of keras.ops or TensorFlow, or compute it in the data."
+            f"({missing['kind']}) is not among the operations of XLA. Use a "
+            "different one of keras.ops or TensorFlow, or compute it in the "
+            "data."
         )
     found = _NODE.search(message)
     where = f"{described(found['name'])}: " if found else ""
     if _NO_LENGTH in message:
         return (
-            f"In the {program}, {where}what a loop keeps of each pass has no "
-            "fixed size, which a TPU program needs. Give tf.while_loop "
-            "maximum_iterations, a TensorArray its size, or use keras.ops.scan."
+            f"In the {program}, {where}the values that a loop keeps of each "
+            "pass have no fixed size, which a TPU program needs. Give "
+            "tf.while_loop maximum_iterations, a TensorArray its size, or use "
+            "keras.ops.scan."
         )
     first = message.strip().partition("\n")[0]
     return f"In the {program}, XLA cannot take {where}{first}"
@@ -145,13 +147,13 @@ def _sentence(program: str, message: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the TPU compiler says of a program, for one chip.
+    """The TPU compiler's report on a program, for one chip.
 
     Attributes:
         argument: bytes of inputs and variables.
         output: bytes of results.
         alias: bytes of results that are in an argument's place.
-        temp: bytes of all else that is alive at once.
+        temp: bytes of everything else that is alive at once.
         generated_code: bytes of the program itself.
         flops: floating-point operations; of a loop, those of one pass.
         bytes_accessed: of memory, likewise.
@@ -171,7 +173,7 @@ class Compiled:
 
     @property
     def live_bytes(self) -> int:
-        """What is in the chip's memory at once."""
+        """The bytes that are in the chip's memory at once."""
         kept = self.argument + self.output - self.alias
         return kept + self.temp + self.generated_code
 
@@ -185,7 +187,7 @@ def compile_for(
     an error in itself.
 
     Args:
-        topology: what to compile for.
+        topology: the slice to compile for.
         lowered: the program.
         name: of the program, for messages.
         replicas: how many chips run it together.
@@ -241,7 +243,7 @@ def _failure(
             f"{first}"
         )
     found = _USED.search(message)
-    needed = "{used} of {limit} that there are" if found else "more"
+    needed = "{used}, and {limit} are available" if found else "more"
     operation, size = lowered.largest
     return UserError(
         f"The {name} does not fit into the memory of a {topology.kind} chip: "

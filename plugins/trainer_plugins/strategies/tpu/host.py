@@ -2,7 +2,7 @@
 
 TensorFlow's library for TPUs lets one process at a time use the chips of a
 host: it locks a file when TensorFlow is imported. Where that fails, TensorFlow
-goes on without a TPU, and only says later that there is none.
+continues without a TPU, and reports only later that there is none.
 """
 
 import glob
@@ -23,7 +23,7 @@ _CONNECT_SECONDS = 10.0
 _DEFAULT_PORT = 8470  # TensorFlow's own for an address that has none.
 _ENDPOINT = re.compile(r"grpc://([^:/,\s]+)(?::(\d+))?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# What GKE sets in every container that has a TPU.
+# The variable that GKE sets in every container that has a TPU.
 _ENVIRONMENT = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")
 _ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 # Of notebooks whose TPU is on another host, without `grpc://`.
@@ -68,7 +68,7 @@ def local_chips() -> list[str]:
 
 
 def require_tpu(tpu: str) -> None:
-    """Checks within seconds what TensorFlow would notice in minutes or never.
+    """Finds errors within seconds that TensorFlow finds in minutes or never.
 
     Args:
         tpu: `"local"`, a name, or one or more `"grpc://host:port"` separated

@@ -14,7 +14,7 @@ import re
 import sys
 from typing import Any
 
-# What the calls below were tested with; setup.cfg pins the same.
+# The versions that the calls below were tested with, as in setup.cfg.
 TESTED = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52"}
 INSTALL = "python -m pip install 'keras-trainer-plugins[tpu-check]'"
 # In a compiled program's text: `%name = (f32[8,2]{1,0}, f32[]) all-reduce(`.
@@ -32,8 +32,8 @@ def why_not_here() -> str | None:
             found = "none"
         if found != tested:
             return (
-                f"--tpu_topology needs {package} {tested}, and there is "
-                f"{found}: the interfaces change from version to version. "
+                f"--tpu_topology needs {package} {tested}, but {found} "
+                "is installed: the interfaces change from version to version. "
                 f"{INSTALL}"
             )
     return None
@@ -51,7 +51,7 @@ def compiled(
         path: a file with StableHLO bytecode.
 
     Returns:
-        Bytes of memory by kind, what the compiled program costs, and how many
+        Bytes of memory by kind, the costs of the compiled program, and how many
         all-reduces and loops it has.
     """
     # The topology is all that is wanted of a TPU: no chip is looked for.
@@ -95,7 +95,7 @@ def compiled(
 
 
 def without_copies(module: Any) -> None:
-    """Replaces what TensorFlow leaves behind and the TPU compiler refuses.
+    """Replaces operations of TensorFlow that the TPU compiler rejects.
 
     A `mhlo.copy` only says that a result is not an argument's own memory.
     """
@@ -118,15 +118,14 @@ def without_copies(module: Any) -> None:
 
 
 def main() -> None:
-    """Writes what became of one module."""
+    """Compiles one module, and writes the result."""
     topology, options, replicas, path = sys.argv[1:]
     # libtpu writes to standard output, too: the answer has the real one.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
         found = compiled(topology, json.loads(options), int(replicas), path)
-    # Whatever is raised is about this module: the parent makes a sentence of
-    # it.
+    # Every error concerns this module: the parent makes an error message of it.
     except Exception as error:
         found = {"error": str(error), "kind": type(error).__name__}
     answer.write(json.dumps(found) + "\n")

@@ -22,7 +22,7 @@ _REFUSED = {
     _PYTHON: "runs Python code (py_function or numpy_function). Use keras.ops "
     "or TensorFlow operations.",
     r"Print(V2)?|StringFormat|Write\w*Summary": "prints or writes a summary on "
-    "the host. Return what is of interest as a metric.",
+    "the host. Return the values of interest as metrics.",
     r"LookupTable\w+|(Anonymous)?(Mutable)?(Dense)?HashTable\w*": "looks up a "
     "table, which is in the memory of the host. Look it up in the data "
     "function, in Dataset.map.",
@@ -43,7 +43,7 @@ _MAY_HOLD_TEXT = {"Assert", "Const"}
 _ON_CORE = "_tpu_replicate"
 # Marks, in the name of an operation, the layer that made it.
 _LAYER = re.compile(r"(?:^|/)([^/]+?)\.layer(?:_\d+)?(?=/|$)")
-# What TensorFlow puts in place of characters that a name may not have.
+# TensorFlow replaces by this the characters that a name may not have.
 _NOT_IN_A_NAME = re.compile(r"[^\w.\-]")
 
 
@@ -93,7 +93,7 @@ def layers_in_names() -> Iterator[None]:
 
 
 def described(operation: str) -> str:
-    """Says in words which operation of which layer it is.
+    """Describes an operation and its layer in words.
 
     Args:
         operation: a name that was traced in `layers_in_names`.
@@ -101,7 +101,7 @@ def described(operation: str) -> str:
     layers = _LAYER.findall(operation)
     name = operation.rpartition("/")[2]
     if not layers:
-        return f"the operation {operation}, which is of no layer,"
+        return f"the operation {operation}, which belongs to no layer,"
     gradient = " the gradient of" if "gradient_tape/" in operation else ""
     return f"{name} in{gradient} the layer {layers[-1]!r}"
 
@@ -143,7 +143,7 @@ def _python_op(dataset: tf.data.Dataset) -> str | None:
     )
     graph = tf.compat.v1.GraphDef.FromString(content.numpy())
     nodes = list(graph.node)
-    # What `map` or `filter` call is not among the graph's own nodes.
+    # Functions of `map` or `filter` are not among the graph's own nodes.
     for function in graph.library.function:
         nodes.extend(function.node_def)
     return next((n.name for n in nodes if re.fullmatch(_PYTHON, n.op)), None)

@@ -1,4 +1,4 @@
-"""What a check says of a run on a TPU slice: does it compile, and fit."""
+"""The report of a check for a TPU slice: whether a run compiles and fits."""
 
 import tensorflow as tf
 
@@ -13,11 +13,11 @@ from trainer_plugins.strategies.tpu.libtpu_process import TESTED
 from trainer_plugins.strategies.tpu.topology import Topology
 
 _DIFFERENT = (
-    "Not as TPUStrategy does it: TensorFlow lowers the step for its CPU "
-    "platform, which makes other bits of random numbers and pads nothing; "
-    "there is no tpu_rewrite and no sharded weight update; the step counter "
-    "and averages are updated in the same program; and the compiler is that of "
-    f"libtpu {TESTED['libtpu']}, not the one on the TPU VM.",
+    "Differences from TPUStrategy: TensorFlow lowers the step for its CPU "
+    "platform, which makes different random bits and does not pad; there is no "
+    "tpu_rewrite and no sharded weight update; the step counter and averages "
+    "are updated in the same program; and the compiler is that of libtpu "
+    f"{TESTED['libtpu']}, not the one on the TPU VM.",
 )
 
 
@@ -48,7 +48,7 @@ def compile_all(programs: Programs, topology: Topology) -> list[Section]:
 
 
 def _program(topology: Topology, lowered: Lowered, made: Compiled) -> list[Row]:
-    """What a program takes, per chip."""
+    """The memory and operations of a program, per chip."""
     tensors = (
         f"{len(lowered.reduced)} tensors, gradients and logs; "
         f"{made.all_reduces} all-reduces in the compiled program"
@@ -69,6 +69,6 @@ def _loops(made: Compiled) -> tuple[str, ...]:
     if not made.loops:
         return ()
     return (
-        f"It has {made.loops} loops, of each of which one pass "
-        "is counted: FLOP and accessed bytes are too low.",
+        f"It has {made.loops} loops, and one pass of each is counted: FLOP and "
+        "accessed bytes are too low.",
     )

@@ -1,9 +1,9 @@
 """A strategy of one traced replica that stands for all chips of a topology.
 
-TPUStrategy traces a step once, too, and every core runs that program. What it
-does in a replica is done here in the same places: a reduction is one operation
-that XLA turns into an all-reduce, the number of a replica is known only on the
-chip, and what a replica assigns to a variable is first reduced as the
+TPUStrategy traces a step once, too, and every core runs that program. The same
+is done here in the same places of a replica: a reduction is one operation that
+XLA turns into an all-reduce, the number of a replica is known only on the chip,
+and a value that a replica assigns to a variable is first reduced as the
 variable's `aggregation` says. Its graphs can be lowered, and must not be run.
 """
 
@@ -100,7 +100,7 @@ class _Extended(OneDeviceExtended):
         return made
 
     def _reduced(self, assign: Callable[..., Any], op: Any) -> Any:
-        """An assignment of what replicas together come to."""
+        """An assignment of the reduced value of all replicas."""
 
         def call(value: Any, *args: Any, **kwargs: Any) -> Any:
             context = tf.distribute.get_replica_context()

@@ -29,7 +29,7 @@ from trainer_plugins.strategies.tpu.refusals import (
 )
 from trainer_plugins.strategies.tpu.topology import Topology
 
-# What TensorFlow raises if a TPU is missing, not ready or unknown.
+# The errors that TensorFlow raises if a TPU is missing, not ready or unknown.
 _NO_TPU = (tf.errors.OpError, RuntimeError, ValueError, OSError)
 # A killed process may take a while to end, and to release the chips.
 _RELEASE_SECONDS = 30.0
@@ -79,8 +79,8 @@ class TPU(StrategyPlugin):
     ) -> None:
         if tpu and tpu_topology:
             raise UserError(
-                f"--tpu={tpu} is a TPU that is there, and --tpu_topology="
-                f"{tpu_topology} one that is not. Leave one of them out."
+                f"--tpu={tpu} names a TPU that exists, and --tpu_topology="
+                f"{tpu_topology} one to compile for. Leave one of them out."
             )
         self._slice = Topology.parse(tpu_topology) if tpu_topology else None
         self._tpu = tpu or host.default_tpu()
@@ -181,7 +181,7 @@ class TPU(StrategyPlugin):
 
     @property
     def _is_remote(self) -> bool:
-        """Whether other processes than this one read the data."""
+        """Whether processes other than this one read the data."""
         if self._slice is not None:
             return self._slice.hosts > 1
         return self._tpu != "local"
@@ -194,7 +194,7 @@ class TPU(StrategyPlugin):
         if self._is_remote:
             tf.config.experimental_connect_to_cluster(resolver)
         self._topology = tf.tpu.experimental.initialize_tpu_system(resolver)
-        # Only now: `close` shuts down what has been started.
+        # Only now: `close` shuts the system down once it has been started.
         self._resolver = resolver
         return tf.distribute.TPUStrategy(resolver)
 
@@ -215,7 +215,7 @@ def _require_free_chips() -> None:
     if found:
         raise UserError(
             f"This host's TPU is in use by {found[0]}. One process at a time "
-            "can use it: wait for its end, or end it."
+            "can use it: wait until that one ends, or end it."
         )
     if first:
         raise StartAgain(f"the TPU was in use by {first[0]}, which has ended")
@@ -223,14 +223,14 @@ def _require_free_chips() -> None:
 
 def _comes_later(error: Exception) -> bool:
     """Whether a TPU that does not start may do so in a while."""
-    # The latter is what TensorFlow says of a TPU that is being created.
+    # The latter is TensorFlow's message for a TPU that is being created.
     return isinstance(error, tf.errors.UnavailableError) or (
         isinstance(error, RuntimeError) and "is not yet ready" in str(error)
     )
 
 
 def _reason(error: Exception) -> str:
-    """The line of TensorFlow's message that says what is wrong."""
+    """The line of TensorFlow's message that names the problem."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     of_graph = ("Graph execution error:", "Detected at node", "<stack traces")
     said = [line for line in lines if line and not line.startswith(of_graph)]
@@ -239,7 +239,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _loss_is_said() -> Iterator[None]:
-    """Says it as such that the TPU was lost.
+    """Turns the error of a lost TPU into one that names the cause.
 
     Raises:
         StartAgain: it was, by preemption or maintenance.

@@ -84,7 +84,7 @@ class Topology:
             )
         known = _FLAT if CHIPS[kind].dimensions == 2 else _SOLID
         if sides not in known and (known is _FLAT or not _is_large(sides)):
-            more = "" if known is _FLAT else " And multiples of 4, as 4x4x8."
+            more = "" if known is _FLAT else " Also multiples of 4, as 4x4x8."
             raise UserError(
                 f"--tpu_topology={text}: a {kind} has no slice {sides}. "
                 f"Valid: {', '.join(known)}.{more}"
@@ -95,7 +95,7 @@ class Topology:
                 f"--tpu_topology={text} has {found.hosts} hosts. The server of "
                 "TensorFlow 2.20 knows the topologies of v2 to v5; on a slice "
                 f"of {kind} it fails with KeyError, so {kind} is for one host: "
-                "1x1, 2x2 or 2x4. Of several hosts there are v4, v5e and v5p."
+                "1x1, 2x2 or 2x4. For several hosts use v4, v5e or v5p."
             )
         return found
 
