@@ -9,7 +9,7 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Pages that answer a question come before these, which have the same words.
 _HEAD = "---\nsearch: {boost: 0.1}\n---\n"
-# Of what `trainer` exports: those that whoever writes a plugin needs.
+# The exports of `trainer` that are for authors of plugins.
 _OF_PLUGINS = (
     *("StrategyPlugin", "Logger"),
     *("Batches", "DatasetBatches", "IndexedBatches"),

@@ -26,7 +26,7 @@ class Signatures(griffe.Extension):
             text, _, options = inspect.getdoc(method).partition(
                 "\n\nOptions:\n"
             )
-            # Arguments like all others, to whoever calls it.
+            # To a caller, these are arguments like all others.
             page[name].docstring.value = text.replace(
                 "    **options: see below.", options
             )

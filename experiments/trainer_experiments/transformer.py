@@ -14,8 +14,8 @@ from trainer.plugin_api import Positive, configurable
 from trainer_experiments.models import Width
 from trainer_experiments.python_text import VOCABULARY, decode, encode
 
-# What GeneratedText goes on from, how far, and what divides the logits before a
-# character is drawn.
+# The text that GeneratedText continues, by how many characters, and the divisor
+# of the logits before one is drawn.
 _PROMPT, _CHARACTERS, _TEMPERATURE = "The statement ", 200, 0.7
 
 

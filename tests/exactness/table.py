@@ -23,9 +23,9 @@ TOLERANCE = 1e-5
 # star stands for all.
 BY_DESIGN = {
     ("optimizers", "*", "embedding"): (
-        "Keras takes the rows of an embedding's gradient one by one, as often "
-        "as a batch has looked each up; the Trainer adds them up first, which "
-        "is the gradient (see the next column)."
+        "Keras takes the rows of an embedding's gradient one by one, "
+        "once for each lookup in a batch; the Trainer adds them up first, "
+        "which is the gradient (see the next column)."
     ),
 }
 
@@ -33,17 +33,19 @@ HEAD = """\
 # Exactness
 
 Every loss, metric and optimizer class of Keras, trained or measured by a
-Trainer and by Keras itself on one device. Made by `python -m tests.exactness`,
-which fails if a number is neither equal nor explained here.
+Trainer and by Keras itself on one device. The tables are made by
+`python -m tests.exactness`, which fails if a number is neither equal nor
+explained here.
 
-33 examples in batches of 16: the last batch has a single one, so replicas get
-uneven pieces of it, or none. Each cell holds for {strategies}. A number is the
-largest difference of any loss, weight or result under any of them, relative
-where they are above 1; at most 1e-5 counts as equal. Letters stand for the
-notes below: a difference by design, or the error message that rejects it before
-the first step, without the name of the class. A number beside a letter is that
-of the strategies that the note is not about. A dash means that Keras does not
-support it.
+There are 33 examples in batches of 16: the last batch has a single one, so
+replicas get uneven pieces of it, or none. Each cell holds for
+{strategies}.
+A number is the largest difference of any loss, weight or result under any of
+them, relative where they are above 1; at most 1e-5 counts as equal. Letters
+stand for the notes below: a difference by design, or the error message that
+rejects it before the first step, without the name of the class. A number beside
+a letter is that of the strategies to which the note does not apply. A dash
+means that Keras does not support it.
 
 The optimizers' column *embedding as matrix* compares an `Embedding` here with
 the product of one-hot vectors and a matrix in Keras.
@@ -112,7 +114,7 @@ def written():
         "## Keras' own tests\n",
         "`tests/keras_own` runs the tests of models, training, callbacks and "
         "optimizers\nthat Keras' package ships, with a Trainer in place of "
-        "`fit` and `evaluate`. These\nfail, for a reason:\n",
+        "`fit` and `evaluate`. These\nfail, each for the reason given:\n",
         "| file | test | why |\n|---|---|---|",
     ]
     return [_CLASSES.read_text(), *head, "\n".join(rows) + "\n"]

@@ -200,5 +200,5 @@ def test_a_package_that_is_missing_or_another_is_one_sentence(versions, root):
     with pytest.raises(UserError, match="jaxlib .*, but 0.99 is installed"):
         _ = plugin.strategy
     del versions["libtpu"], versions["jaxlib"]
-    with pytest.raises(UserError, match=r"but none is installed.*\[tpu-check\]"):
+    with pytest.raises(UserError, match=r"none is installed.*\[tpu-check"):
         _ = plugin.strategy
