@@ -67,7 +67,7 @@ class ParameterServer(ClusterStrategy):
 
     A step is one global batch, which any free worker processes: an epoch is one
     pass over the data, however many each of them does. Only a dataset, which
-    cannot go back, replaces the batches of a worker that died by different
+    cannot go back, replaces the batches of a worker that died with different
     ones. Steps, examples and metrics are counted exactly; with one worker the
     result is the same as on one device.
 

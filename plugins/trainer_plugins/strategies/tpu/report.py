@@ -14,9 +14,9 @@ from trainer_plugins.strategies.tpu.topology import Topology
 
 _DIFFERENT = (
     "Differences from TPUStrategy: TensorFlow lowers the step for its CPU "
-    "platform, which makes different random bits and does not pad; there is no "
-    "tpu_rewrite and no sharded weight update; the step counter and averages "
-    "are updated in the same program; and the compiler is that of libtpu "
+    "platform, which makes different random bits and does not pad. There is no "
+    "tpu_rewrite and no sharded weight update. The step counter and averages "
+    "are updated in the same program. The compiler is that of libtpu "
     f"{TESTED['libtpu']}, not the one on the TPU VM.",
 )
 
