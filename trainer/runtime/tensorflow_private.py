@@ -4,7 +4,8 @@ They are in this one file, so that it is the only one to read before an upgrade
 of TensorFlow. See `require`.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
@@ -43,6 +44,10 @@ _Algorithm = require(random_keys, "Algorithm")
 PHILOX: int = require(_Algorithm, "PHILOX").value
 AUTO_SELECT: int = require(_Algorithm, "AUTO_SELECT").value
 
+# Nor to set options of what an iterator of tf.distribute has for each device.
+_iterators = require("tensorflow.python.data.ops", "multi_device_iterator_ops")
+_device_dataset = require(_iterators, "_create_device_dataset")
+
 # There is no public way to keep AutoGraph from a package, see `runtime.graph`.
 autograph_config = require("tensorflow.python.autograph.core", "config")
 require(autograph_config, "CONVERSION_RULES")
@@ -73,3 +78,21 @@ def watched_variables(graph: tf.Graph) -> Iterable[tf.Variable]:
     """The variables that the graph of a function has read."""
     found: Iterable[tf.Variable] = require(graph, "_watched_variables")
     return found
+
+
+@contextlib.contextmanager
+def untuned_devices() -> Iterator[None]:
+    """Lets tf.data not tune what iterators of tf.distribute have by device.
+
+    There is nothing to tune, and to drop an iterator that is tuned may take a
+    minute, in which Python's lock is kept.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    _iterators._create_device_dataset = lambda *args: _device_dataset(
+        *args
+    ).with_options(options)
+    try:
+        yield
+    finally:
+        _iterators._create_device_dataset = _device_dataset

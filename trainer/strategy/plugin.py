@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from trainer.runtime import signals
 from trainer.runtime.report import Section
+from trainer.runtime.tensorflow_private import untuned_devices
 from trainer.step.forms import StrategyOptions
 from trainer.step.keras.variables import portable_variables
 from trainer.step.programs import Programs
@@ -210,9 +211,10 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
             first = context.input_pipeline_id * share
             return make_dataset(range(first, first + share))
 
-        return iter(
-            self.strategy.distribute_datasets_from_function(per_pipeline)
-        )
+        with untuned_devices():
+            return iter(
+                self.strategy.distribute_datasets_from_function(per_pipeline)
+            )
 
     def runner(self, step: Step, *, training: bool) -> GraphLoop:
         """Makes what runs many steps in one call."""

@@ -1,8 +1,15 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import ArrayExamples, DatasetBatches, IndexedBatches, UserError
+from trainer import (
+    ArrayExamples,
+    DatasetBatches,
+    IndexedBatches,
+    Trainer,
+    UserError,
+)
 from trainer.data.feeding import exact, feeder, padded
 
 X = np.arange(1.0, 11.0, dtype="float32")[:, None] * [1, 10]
@@ -114,3 +121,20 @@ def test_what_has_no_fixed_shape_is_named(spec, message):
 def test_batches_must_be_cut_evenly():
     with pytest.raises(UserError, match="batch_size = 6 must be a multiple"):
         feeder(arrays(), start=0, num_replicas=4, micro=1, fit=padded)
+
+
+@pytest.mark.parametrize("strategy", ["default", "mirrored", "central_storage"])
+def test_no_iterator_over_arrays_is_tuned(strategy, monkeypatch):
+    """One that is takes up to a minute to be dropped, at the end of a run."""
+    tuned, iterate = [], tf.data.Dataset.__iter__
+
+    def spied(self):
+        tuned.append(self.options().autotune.enabled)
+        return iterate(self)
+
+    monkeypatch.setattr(tf.data.Dataset, "__iter__", spied)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    trainer = Trainer(model, loss="mse", strategy=strategy)
+    trainer.fit(X, X[:, 0], batch_size=4, validation_split=0.2, verbose=0)
+    assert len(tuned) > 1
+    assert set(tuned) == {False}

@@ -19,7 +19,7 @@ FILES = (
     "trainer/runtime/tensorflow_private.py",
 )
 # Of this project, of Python, and of TensorFlow's objects.
-OURS = {"_is_fit", "_recipe", "_rows", "_run", "_spec"}
+OURS = {"_is_fit", "_new_run", "_recipe", "_rows", "_run", "_spec"}
 PYTHONS = {"_exit", "_is_protocol", "_replace", "_run_exitfuncs", "_shutdown"}
 TENSORFLOWS = {
     "_allow_run_without_coordinator",
