@@ -218,8 +218,8 @@ def _configure_runtime(asked: RunOptions, mode: str) -> None:
         if mode == "continuous_eval" and gpus and not told:
             tf.config.set_visible_devices([], "GPU")
             logging.warning(
-                "The evaluator leaves all GPUs to training. With "
-                "CUDA_VISIBLE_DEVICES set, it has those that it names."
+                "The evaluator leaves all GPUs to training. To give it some, "
+                "set CUDA_VISIBLE_DEVICES."
             )
         if asked.memory_growth:
             for gpu in tf.config.list_physical_devices("GPU"):

@@ -165,12 +165,12 @@ class RunOptions:
         (), "The callbacks: [@Progress(), @Checkpoint()]."
     )
     log_every: PeriodLike = option(
-        100, "The period of training logs.", in_python="train"
+        100, "How often training values are logged.", in_python="train"
     )
     steps_per_loop: Positive | None = option(
         None,
-        "The most steps in one graph call, at whose ends callbacks act; None "
-        "is 100, or 1 if a callback of Keras' kind acts on batches.",
+        "The most steps in one graph call; callbacks act between the calls. "
+        "None is 100, or 1 if a Keras callback acts on batches.",
         group="Training",
         in_python="train",
     )
@@ -179,8 +179,8 @@ class RunOptions:
     )
     eval_every: EvalEvery | None = option(
         None,
-        "The period of evaluations; None is each epoch, or only the end if an "
-        "epoch's length is unknown; a dict has the period of each set.",
+        "How often to evaluate. None is after each epoch, or only at the end "
+        "if an epoch's length is unknown. A dict has a period for each set.",
         in_python="evaluate",
     )
     eval_steps: Positive | None = option(
@@ -222,8 +222,8 @@ class RunOptions:
     )
     memory_growth: bool = option(
         False,
-        "Take a GPU's memory as it is needed, and not all of it at once, so "
-        "that other processes can use it too.",
+        "Allocate GPU memory as needed instead of all at once, so that other "
+        "processes can use it, too.",
     )
     tf32: bool = option(
         True,
@@ -310,7 +310,7 @@ class TrainerFlags:
     )
     run_eagerly: bool = option(
         False,
-        "Run steps as Python, so that a debugger stops in them.",
+        "Run steps as Python, so that a debugger can stop in them.",
         group="Debugging",
     )
 

@@ -312,7 +312,7 @@ def _check_monitor(name: str, sets: Sequence[str]) -> None:
         rest = name.removeprefix("val_")
         meant = " or ".join(repr(prefix + rest) for prefix in prefixes)
         raise UserError(
-            f"run.best_monitor = {name!r} is not of a set that is evaluated. "
+            f"run.best_monitor = {name!r} belongs to no set that is evaluated. "
             f"Did you mean {meant}?"
         )
 

@@ -49,7 +49,9 @@ def model_with(name):
     ["train_step", "test_step", "compute_loss", "compute_metrics"],
 )
 def test_steps_of_a_keras_model_are_refused(name):
-    with pytest.raises(UserError, match=rf"Mine\.{name} is its own.*Trainer"):
+    with pytest.raises(
+        UserError, match=rf"Mine\.{name} is overridden.*Trainer"
+    ):
         make(model=model_with(name)).train(1)
 
 

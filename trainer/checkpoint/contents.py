@@ -167,7 +167,7 @@ def check_variables(group: str, members: list[Any], snapshot: Snapshot) -> None:
         break
     if wrong is not None:
         raise UserError(
-            f"The checkpoint is of another {group.split('/')[0]}: {wrong}. "
+            f"The checkpoint is of a different {group.split('/')[0]}: {wrong}. "
             "Choose another --model_dir, or start from it with --init_from."
         )
 

@@ -115,11 +115,11 @@ class Attributes:
                     continue
                 kind = type(self._callback).__name__
                 raise UserError(
-                    f"{kind}.{name} has changed since the run began, to what "
-                    f"a checkpoint cannot hold ({error}). Keep numbers, text, "
-                    "arrays or containers of these there, or derive the class "
-                    "from trainer.Callback, whose method state says what is "
-                    "saved."
+                    f"{kind}.{name} has changed since the run began, to a "
+                    f"value that a checkpoint cannot hold ({error}). Keep "
+                    "numbers, text, arrays or containers of these there, or "
+                    "derive the class from trainer.Callback, whose method "
+                    "state says what is saved."
                 ) from None
         return found
 
@@ -179,9 +179,9 @@ class Attributes:
         # Of whatever a value of another kind makes impossible.
         except Exception as error:
             raise UserError(
-                f"{type(self._callback).__name__}.{name} does not take what "
-                f"the checkpoint holds of it ({headline(error)}). If the "
-                "callback has changed, choose another --model_dir."
+                f"{type(self._callback).__name__}.{name} cannot be restored "
+                f"from the checkpoint ({headline(error)}). If the callback has "
+                "changed, choose another --model_dir."
             ) from error
         setattr(self._callback, name, value)
 

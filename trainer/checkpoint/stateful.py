@@ -191,7 +191,7 @@ class RunState:
                 raise
             except _MISFITS as error:
                 logging.warning(
-                    "Passing over the checkpoint of step %d: %s.",
+                    "Skipping the checkpoint of step %d: %s.",
                     snapshot.step,
                     error if isinstance(error, Misfit) else repr(error),
                 )

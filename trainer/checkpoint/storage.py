@@ -190,11 +190,11 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
             except OtherFormat:
                 raise
             except UserError as error:
-                logging.warning("Passing over a checkpoint. %s", error)
+                logging.warning("Skipping a checkpoint. %s", error)
                 damaged.append(str(error))
             else:
                 if damaged or found:
-                    logging.warning("Going on from step %d.", snapshot.step)
+                    logging.warning("Continuing from step %d.", snapshot.step)
                 found = True
                 yield snapshot
     except OSError as error:
@@ -202,10 +202,9 @@ def newest_first(directory: str) -> Iterator[Snapshot]:
     if damaged and not found:
         # From step 0, the run would overwrite what it has done.
         raise UserError(
-            f"None of the checkpoints in {directory} can be used, of which "
-            f"there are {len(damaged)}: {damaged[0]} Put back a copy of one, "
-            "or choose another --model_dir; to begin at step 0 here, remove "
-            "them."
+            f"None of the checkpoints in {directory} can be used "
+            f"({len(damaged)} damaged). {damaged[0]} Restore a copy of one, or "
+            "choose another --model_dir; to begin at step 0 here, remove them."
         )
 
 
@@ -227,7 +226,7 @@ def load_newer(directory: str, than: int) -> Snapshot | None:
         except OtherFormat:
             raise
         except (UserError, OSError) as error:
-            logging.info("Passing over %s: %s", path, error)
+            logging.info("Skipping %s: %s", path, error)
     return None
 
 
@@ -310,9 +309,9 @@ def _read(path: str) -> Snapshot:
     step, version = host.pop("step"), host.pop("format")
     if version != FORMAT:
         raise OtherFormat(
-            f"{path} was written by another version of the trainer (format "
-            f"{version}, and this one reads {FORMAT}). Start that "
-            "version, or choose another --model_dir."
+            f"{path} was written by a different version of the trainer (format "
+            f"{version}, while this one reads {FORMAT}). Use that version, or "
+            "choose another --model_dir."
         )
     # A directory that was renamed by hand would go on from the wrong step.
     if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:

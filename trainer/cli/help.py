@@ -24,7 +24,7 @@ Example:
 Exit codes: 0 done; 2 a mistake in the flags or files; 75 preempted, lost a
 peer, or hung: run the same command again, it continues from the newest
 checkpoint; 130 Ctrl-C (with @Preemption() the second one); 1 a failure, with
-its traceback, or training diverged, in one sentence.
+its traceback, or training diverged, with one error message.
 """
 WHAT_NEXT = """\
 There is nothing to run yet. What next?

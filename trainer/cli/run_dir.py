@@ -95,8 +95,8 @@ class RunDir:
         if stored is not None and stored != self._experiment:
             raise UserError(
                 f"model_dir {self.path} holds a run of the experiment "
-                f"'{stored}', and this is '{self._experiment}'. Choose "
-                "another --model_dir."
+                f"'{stored}', but this is '{self._experiment}'. Choose another "
+                "--model_dir."
             )
 
     def start(self, run: Run) -> None:
@@ -167,7 +167,7 @@ class RunDir:
         if self._record is None or LAUNCHER in os.environ:
             return None
         paths = storage.listing(os.path.join(self.path, "checkpoints"))
-        how = "nothing is saved; begin again with"
+        how = "nothing was saved; start again with"
         if paths:
             how = f"saved at step {storage.step_of(paths[-1])}; continue with"
         return f"{how}: {self._record['command']}"
@@ -198,7 +198,7 @@ class RunDir:
             return
         if changes := changes_of(before, gin.config_str()):
             logging.warning(
-                "%s continues with another configuration:\n%s",
+                "%s continues with a different configuration:\n%s",
                 self.path,
                 "\n".join(changes),
             )
@@ -220,8 +220,8 @@ class RunDir:
         known = json.dumps([attempts, dict(plugin.facts)], default=str)
         if (run.saved_under or "") not in known:
             logging.warning(
-                "The checkpoint of step %d seems to be of another run: no "
-                "attempt of this one had its configuration.",
+                "The checkpoint of step %d seems to be from a different run: "
+                "no attempt of this one had its configuration.",
                 run.step,
             )
         cluster = dict(plugin.describe())

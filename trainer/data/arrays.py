@@ -150,8 +150,8 @@ def _of_list(part: Any, name: str) -> np.ndarray:
         return np.asarray(part)
     except ValueError as error:
         raise UserError(
-            f"{name} makes no array: {error} Pad rows of different lengths to "
-            "one, such as with keras.utils.pad_sequences."
+            f"{name} cannot be made into an array: {error} Pad rows to equal "
+            "length, for example with keras.utils.pad_sequences."
         ) from None
 
 

@@ -177,9 +177,9 @@ class Batches(abc.ABC):
         """
         if not self.can_skip:
             raise UserError(
-                f"{type(self).__name__} cannot leave out batches on which "
-                "training diverged: give arrays, Examples or a tf.data.Dataset,"
-                " or set Guard.action = 'stop'."
+                f"{type(self).__name__} cannot skip batches on which training "
+                "diverged: give arrays, Examples or a tf.data.Dataset, or set "
+                "Guard.action = 'stop'."
             )
         left = copy.copy(self)
         left.skipped = tuple(sorted(set(skipped)))
@@ -301,7 +301,9 @@ def _rows_of(part: Any) -> tf.Tensor:
     if isinstance(part, tf.RaggedTensor):
         return tf.cast(part.nrows(), tf.int64)
     if part.shape.rank == 0:
-        raise UserError("A batch holds single values, and no rows of examples.")
+        raise UserError(
+            "A batch holds single values instead of rows of examples."
+        )
     return tf.shape(part, tf.int64)[0]
 
 

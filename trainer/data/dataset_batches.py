@@ -225,9 +225,9 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
 def _odd_part(name: str) -> str:
     """What to do about a part that is not per example."""
     return (
-        f"In the data, {name} has not one row for each example, as targets "
-        "have, so replicas and micro-batches cannot have their parts of it. "
-        "Train on one device without accumulation_steps, or let each part "
-        "have the whole of it: keep it in the model, or add it in "
+        f"In the data, {name} does not have one row for each example, as "
+        "targets do, so it cannot be divided among replicas and micro-batches. "
+        "Train on one device without accumulation_steps, or give each part all "
+        "of it: keep it in the model, or add it in "
         "ArrayExamples(transform=...)."
     )

@@ -116,7 +116,7 @@ class ArrayExamples(Examples):
                         self._leaves[index] = tf.identity(tf.constant(leaf))
                     except ValueError as error:
                         raise UserError(
-                            f"The data does not make a tensor: {error}"
+                            f"The data cannot be made into a tensor: {error}"
                         ) from None
         return self._leaves
 

@@ -34,8 +34,8 @@ def check_py_dataset(data: keras.utils.PyDataset) -> None:
         if own is not getattr(keras.utils.PyDataset, event, None):
             raise UserError(
                 f"{kind}.{event} changes the data from epoch to epoch, so a "
-                "resumed run could not find its place. Leave it out: shuffle="
-                "True puts the batches into another order in each epoch."
+                "resumed run could not find its place. Leave it out: "
+                "shuffle=True reorders the batches in each epoch."
             )
 
 
@@ -99,8 +99,8 @@ class GeneratedBatches(DatasetBatches):
 
     def __init__(self, generator: Iterator[Any], name: str) -> None:
         logging.warning(
-            "%s is a generator: a run that is resumed begins it anew, and goes "
-            "on exactly only if it yields the same batches again.",
+            "%s is a generator: a resumed run starts it again, and continues "
+            "exactly only if it yields the same batches.",
             name,
         )
         self._generator, self._given_name = generator, name

@@ -193,7 +193,10 @@ class Agent:
             if overdue < 0 or not task.is_running or not task.is_needed:
                 continue
             if task.send_once(signal.SIGTERM):
-                say(f"{task.name} still runs after the end of the run: ended.")
+                say(
+                    f"{task.name} is still running after the end of the run: "
+                    "stopping it."
+                )
             if overdue > self._limits.end_seconds:
                 task.send_once(signal.SIGKILL)
 
@@ -339,7 +342,7 @@ class _Group:
         if number:
             most = self._limits.max_restarts
             count = f"restart {number} of at most {most} an hour"
-        say(f"{cause}. It is restarted{others}{when} ({count}).")
+        say(f"{cause}. Restarting it{others}{when} ({count}).")
 
     def _leave_out(self, failure: Failure) -> None:
         """Goes on without a task that cannot stay, where others are enough.
@@ -357,7 +360,7 @@ class _Group:
         task.left_out = True
         self._policy.forget(task.name)
         self.due = failure.end.at
-        say(f"{failure} The others go on without it: --min_workers={least}.")
+        say(f"{failure} The others continue without it: --min_workers={least}.")
 
 
 def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:

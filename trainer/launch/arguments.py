@@ -29,8 +29,8 @@ Flags:
                      new temporary folder if model_dir is remote, as in gs://.
   --max_restarts=N   How often tasks are restarted within an hour; with 0,
                      the first failure ends the launch. Default: 3.
-  --min_workers=N    The run may go on with as few as N workers while others
-                     are absent. Default: all are needed.
+  --min_workers=N    The run may continue with as few as N workers if others
+                     are missing. Default: all are needed.
 
 Example:
   python -m trainer.launch --num_workers=2 -- \

@@ -191,11 +191,12 @@ class RestartPolicy:
             raise Failure(end)
         if is_repeated:
             raise Failure(
-                end, "The same failure at the same step twice: a defect."
+                end,
+                "The same failure happened twice at the same step: a bug.",
             )
         if _count_last(self._ends, End.is_early) > _MOST_EARLY_ENDS:
             raise Failure(
-                end, f"It did not train in {_MOST_EARLY_ENDS} restarts."
+                end, f"It has not trained in {_MOST_EARLY_ENDS} restarts."
             )
         if further:
             return Restart(0.0, number=0)
@@ -215,7 +216,8 @@ class RestartPolicy:
             return Restart(delay, number)
         raise Failure(
             end,
-            f"That is once more than --max_restarts={limit} allows an hour.",
+            f"That is one restart more than --max_restarts={limit} allows an "
+            "hour.",
             is_final=False,
         )
 

@@ -202,7 +202,7 @@ class Task:
         """Kills the process; `why` is a clause such as `"hangs"`."""
         # One that is blocked in the kernel may outlive this for a while.
         if self.send_once(signal.SIGKILL):
-            say(f"{self.name} {why}: it is killed.")
+            say(f"{self.name} {why}: killing it.")
 
     def _open(self, output: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

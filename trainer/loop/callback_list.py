@@ -256,7 +256,7 @@ class CallbackList:
                 self._waiting = waiting
                 if isinstance(error, Misfit):
                     raise
-                why = f"{key} does not take its state ({headline(error)})"
+                why = f"{key} rejects its saved state ({headline(error)})"
                 raise Misfit(why) from error
 
     def _load(self, key: str, state: dict[str, Any]) -> None:
@@ -343,7 +343,7 @@ def _check_averages(
             if run.parts.ema is not None and getattr(one, option, False):
                 raise UserError(
                     f"{name}.{option} would choose by the averaged weights of "
-                    "ema_momentum, and keep the others. Leave it off, and let "
+                    "ema_momentum, but keep the others. Turn it off, and let "
                     "the callback Checkpoint keep the best: it keeps both."
                 )
 

@@ -116,7 +116,7 @@ class CompiledForm:
                 logging.warning("The steps stay a graph: %s.", reason)
                 form, why = Form.GRAPH, reason
         logging.info(
-            "From step %d on the steps are compiled as %s, because %s.",
+            "From step %d on, the steps are compiled as %s, because %s.",
             FIRST_CHOSEN,
             form,
             why,
@@ -141,7 +141,7 @@ class CompiledForm:
         if not isinstance(graph, GraphLoop):
             return Form.GRAPH, "their strategy has a loop of its own"
         if run.parts.untracked.lost:
-            return Form.GRAPH, "they change what no trial can set back"
+            return Form.GRAPH, "they change state that no trial can restore"
         types = types_of(graph.step_graph)
         # Such as in a loop, or with an axis or a table that varies.
         if types[TYPE] > len(run.spec.lookups.found):
@@ -160,7 +160,7 @@ class CompiledForm:
                 if measure.adds_up is False:
                     return f"the host updates the metric {name!r} in each step"
             reason = self._batches.why_not_stacked()
-            return reason and f"{form} takes rows of arrays, and {reason}"
+            return reason and f"{form} takes rows of arrays, but {reason}"
         return reason
 
     def _trace(self) -> Any:
@@ -186,7 +186,10 @@ class CompiledForm:
             if isinstance(run.train_runner, GraphLoop):
                 others = other_numbers(types_of(run.train_runner.step_graph))
             if others and form.uses_xla:
-                return [], f"XLA draws other numbers for {', '.join(others)}"
+                return (
+                    [],
+                    f"XLA draws different numbers for {', '.join(others)}",
+                )
             # What cannot be set back must not be changed.
             if run.parts.untracked.lost:
                 return [], None
@@ -237,7 +240,9 @@ def _differ(
     """Says in what first losses differ by more than rounding."""
     for own, its in zip(losses, of_graph, strict=True):
         if not np.allclose(own, its, rtol=_TOLERANCE, equal_nan=True):
-            return f"compiled as {form}, they have other losses ({own}, {its})"
+            return (
+                f"compiled as {form}, they have different losses ({own}, {its})"
+            )
     return None
 
 

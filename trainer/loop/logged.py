@@ -116,7 +116,8 @@ def as_value(
         if array.size != 1:
             raise UserError(
                 f"{what} got an array of shape {array.shape}. A scalar has one "
-                "number; of an array say kind='image', 'histogram' or 'audio'."
+                "number; for an array, pass kind='image', 'histogram' or "
+                "'audio'."
             )
         return float(array.reshape(()))
     if kind == "image":
@@ -227,8 +228,8 @@ class Logged:
         }
         if lost:
             logging.warning(
-                "The run leaves before its loggers have got %s: it was logged "
-                "in the last host loop, and is not in the checkpoint.",
+                "The run exits before its loggers have received %s: it was "
+                "logged in the last host loop, and is not in the checkpoint.",
                 ", ".join(sorted(lost)),
             )
 

@@ -142,8 +142,8 @@ class Logger(Callback, abc.ABC):
         if not self._waiting:
             raise UserError(
                 f"{self.where} could not be written for a long time, and "
-                f"{missing} logs are lost. Run the same command again, and the "
-                "run is done without them."
+                f"{missing} logs are lost. Run the same command again to "
+                "finish the run without them."
             )
         held = "best.json" if self.following else "the last checkpoint"
         lost = f"{self._lost} older logs are lost. " if self._lost else ""

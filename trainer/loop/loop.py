@@ -479,7 +479,7 @@ class Loop:
         if max_time is not None and run.stop_reason is None:
             limit = parse_period(max_time, name="max_time").seconds
             if limit is not None and run.accounts.training_seconds >= limit:
-                run.stop(f"max_time = {max_time!r} is over")
+                run.stop(f"max_time = {max_time!r} has passed")
         requests = run.agree(shorter=shorter)
         if requests.restart:
             self._leave(unfired_from)

@@ -203,8 +203,8 @@ class LoopState:
         why = stopped["reason"] or "a callback set stop_training"
         if any(stopped.get(name) != v for name, v in self._asked.items()):
             logging.info(
-                "The run was stopped at step %d (%s). It goes on, because the "
-                "configuration has changed since.",
+                "The run was stopped at step %d (%s). It continues, because "
+                "the configuration has changed since.",
                 step,
                 why,
             )
@@ -212,8 +212,8 @@ class LoopState:
         self._run.stop_reason = stopped["reason"]
         self._run.model.stop_training = stopped["by_model"]
         logging.warning(
-            "The run was stopped at step %d (%s) and stays stopped. To train "
-            "on, change train_steps, or what stopped it.",
+            "The run was stopped at step %d (%s) and stays stopped. To "
+            "continue, change train_steps, or the setting that stopped it.",
             step,
             why,
         )

@@ -127,7 +127,7 @@ def check_names(
             # Ours has the run; and only the command line sets facts.
             if hasattr(callback, "run") or run.plugin.facts:
                 raise UserError(why)
-            logging.warning("%s Keras' callback goes on without it.", why)
+            logging.warning("%s Keras' callback continues without it.", why)
 
 
 def _kind_of(name: str) -> str:

@@ -188,8 +188,8 @@ class Reporter:
                 if kind not in self._known_kinds:
                     self._known_kinds.add(kind)
                     logging.warning(
-                        "No logger of this run takes what is logged as %s "
-                        "(%s): it is dropped; see docs/runs/loggers.md.",
+                        "No logger of this run accepts %s (%s): it is dropped; "
+                        "see docs/runs/loggers.md.",
                         kind,
                         name,
                     )

@@ -45,7 +45,7 @@ def read_skipped(
     """
     if model_dir is None:
         return []
-    why = "; batches that it listed are no longer stepped over"
+    why = "; batches that it listed are no longer skipped"
     content = read_record(
         os.path.join(model_dir, FILE_NAME),
         _CONTENT,
@@ -87,8 +87,8 @@ def without_skipped(
     known = sum("batch" in entry for entry in entries)
     if others := known - len(positions):
         logging.warning(
-            "%d of the batches in %s are not stepped over: they were found "
-            "with another batch_size than %s.",
+            "%d of the batches in %s are not skipped: they were found with a "
+            "batch_size other than %s.",
             others,
             FILE_NAME,
             batches.batch_size,
@@ -168,7 +168,7 @@ class Rollback:
         if not run.state.restore_newest(self._directory, going_back=True):
             raise Diverged(f"{story}. {self._newest()}")
         run.state.check_alike()
-        logging.warning("%s. Going on from step %d.", story, run.step)
+        logging.warning("%s. Continuing from step %d.", story, run.step)
         # No `on_train_begin` follows, after which Keras' callbacks get theirs.
         self._callbacks.give_states()
         self._callbacks.call("on_roll_back", run.step)

@@ -296,8 +296,8 @@ class Run:
         if self.spec.run_eagerly:
             if self.saves:
                 logging.warning(
-                    "run_eagerly: only a graph shows what a step leaves that "
-                    "no checkpoint holds, so that is not looked for."
+                    "run_eagerly: state that no checkpoint holds is only found "
+                    "in a graph, so it is not looked for."
                 )
             return EagerLoop(step, self.plugin.strategy)
         if self.spec.form is Form.XLA_STACK:

@@ -99,7 +99,10 @@ def give_up(reason: str, *, hangs: bool = False) -> None:
         speaker.join(_LAST_WORDS_SECONDS)
         if any(again):
             with contextlib.suppress(Exception):
-                say("error: the same at the same step as before: a defect.")
+                say(
+                    "error: the same failure happened at the same step as "
+                    "before: a bug."
+                )
     finally:
         # Not `sys.exit`: it would raise in this thread, and then wait for those
         # that hang.

@@ -219,8 +219,8 @@ def _require(descriptor: int, path: str) -> None:
         raise DirectoryLost(
             f"{path} is no longer the lock of this run: its directory was "
             "moved, or the file removed, and another run may be there now. "
-            "This one ends, and writes nothing more. Go on from its newest "
-            "checkpoint with the --model_dir where it is now."
+            "This one ends, and writes nothing more. Continue from its newest "
+            "checkpoint: set --model_dir to where it is now."
         )
 
 
@@ -343,5 +343,5 @@ def _in_use(path: str, holder: dict[str, Any]) -> UserError:
         )
     return UserError(
         f"model_dir {os.path.dirname(path)} is in use: {who} trains there. "
-        "Wait for its end, or choose another --model_dir."
+        "Wait until it ends, or choose another --model_dir."
     )

@@ -42,8 +42,8 @@ class _Lasting(io.FileIO):
             os.close(nowhere)
             if self.fileno() == 1 and error.errno != errno.EPIPE:
                 sys.stderr.write(
-                    f"warning: standard output cannot be written "
-                    f"({error.strerror}). What is printed now is lost.\n"
+                    "warning: standard output cannot be written "
+                    f"({error.strerror}). Further output is lost.\n"
                 )
             return memoryview(data).nbytes
 

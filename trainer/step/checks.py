@@ -277,8 +277,8 @@ def _check_target_values(output: _Output) -> str | None:
         odd = kept[(kept < 0) | (kept > 1)]
         if odd.size:
             return (
-                f"{name} has the value {odd[0]:g}, but {loss.title} means 0 "
-                "and 1, or what lies between."
+                f"{name} has the value {odd[0]:g}, but {loss.title} expects "
+                "values from 0 to 1."
             )
     count = (_shape(output.y_pred) or (None,))[-1]
     if loss.targets != "number" or count is None:
@@ -288,8 +288,8 @@ def _check_target_values(output: _Output) -> str | None:
     if odd.size:
         # Keras would round them down.
         raise UserError(
-            f"{name} has the value {odd[0]:g}, but {loss.title} wants the "
-            "numbers of classes, which are whole."
+            f"{name} has the value {odd[0]:g}, but {loss.title} expects class "
+            "numbers, which are whole."
         )
     odd = values[(values < 0) | (values >= count)]
     if odd.size:

@@ -80,10 +80,10 @@ def _check_loss_of_model(spec: StepSpec, *, is_cut: bool) -> None:
     is_known = not given or compiled_with(spec.model).get("loss")
     if own or not is_whole or not is_known:
         raise UserError(
-            f"{type(spec.model).__name__}.compute_loss is its own, and returns "
-            "one number for a batch. It is called on one device without "
-            "accumulation_steps, where the Trainer has no loss of its own. "
-            "Otherwise move it to Trainer.per_example_loss."
+            f"{type(spec.model).__name__}.compute_loss is overridden, and "
+            "returns one number for a batch. It is only called on one device "
+            "without accumulation_steps, if the Trainer has no loss of its "
+            "own. Otherwise, move it to Trainer.per_example_loss."
         )
 
 

@@ -59,22 +59,22 @@ _SENTENCES = {
         f"accumulation_steps. {_OPT_OUT}"
     ),
     "variable": (
-        "The variable {name!r} keeps what is no {how} over the batch, "
-        f"{_DEPENDS}. Valid without a word are means and n = d * n + s, for "
-        "a constant d and a sum s over the batch; what follows from these is "
-        "computed of the variables, once assigned. Else say what it is where "
-        "it is made, as in add_weight(..., aggregation='sum'): 'sum' adds up "
-        "what replicas add to it, 'mean' takes the mean of their values, by "
-        "examples, 'only_first_replica' the first one's."
+        "The variable {name!r} keeps a value that is no {how} over the batch, "
+        f"{_DEPENDS}. Means, and n = d * n + s for a constant d and a sum s "
+        "over the batch, need no declaration; compute all else from such "
+        "variables, once they are assigned. Otherwise, declare the variable "
+        "where it is made, as in add_weight(..., aggregation='sum'): 'sum' "
+        "adds up what replicas add to it, 'mean' takes the mean of their "
+        "values, by examples, 'only_first_replica' the first one's."
     ),
     "added": (
-        "The layer {name!r} passes what is no {how} over the batch to "
-        f"add_loss, {_DEPENDS}. Divide a sum by the batch, or say what it is: "
+        "The layer {name!r} passes a value to add_loss that is no {how} over "
+        f"the batch, {_DEPENDS}. Divide a sum by the batch, or declare it: "
         "Trainer.added_losses = {{{name!r}: 'sum'}} adds up what replicas add, "
         f"'mean' takes their mean, by examples. {_OPT_OUT}"
     ),
     "loss": (
-        "The loss {name!r} gives an example another value when the other "
+        "The loss {name!r} gives an example a different value when the other "
         f"examples of its batch change, {_DEPENDS}. A loss over pairs of "
         "examples or over the batch goes into Trainer.global_loss, which sees "
         "the outputs of all replicas. If it is meant as a loss per example: "
@@ -82,8 +82,8 @@ _SENTENCES = {
         f"[batch, 1]), and do not divide by the batch. {_OPT_OUT}"
     ),
     "gradient": (
-        "The gradient of {name!r} is another one for parts of a batch, though "
-        f"outputs and losses are not, {_DEPENDS}. Look in the train_step for a "
+        "The gradient of {name!r} differs for parts of a batch, although "
+        f"outputs and losses do not, {_DEPENDS}. Look in the train_step for a "
         f"mean that Trainer.gradients does not take. {_OPT_OUT}"
     ),
 }
@@ -171,7 +171,7 @@ class Probe:
         if names and self._training and self._spec.accumulation_steps > 1:
             logging.warning(
                 "The forward pass assigns to %s%s: with accumulation_steps = "
-                "%d once for each micro-batch, where fit does once a batch.",
+                "%d once for each micro-batch, where fit assigns once a batch.",
                 ", ".join(names[:3]),
                 f" and {len(names) - 3} more" * (len(names) > 3),
                 self._spec.accumulation_steps,

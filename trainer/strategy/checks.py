@@ -146,7 +146,7 @@ def check_methods(owner: Any, ignored: Collection[str] = ()) -> None:
         for name, instead in methods.items() if isinstance(owner, kind) else ():
             if name not in ignored and not is_of_keras(owner, name):
                 raise UserError(
-                    f"{type(owner).__name__}.{name} is its own, but only "
+                    f"{type(owner).__name__}.{name} is overridden, but only "
                     f"keras.Model.fit calls it. Move it to {instead}."
                 )
 
@@ -173,9 +173,9 @@ def check_steps_of_model(
         if model.preprocessor is not None:
             raise UserError(
                 f"{type(model).__name__}.preprocessor is applied by its own "
-                "fit, and here it is not. Apply it to the data, as in "
-                "dataset.map(model.preprocessor), and set model.preprocessor "
-                "= None."
+                "fit, but not here. Apply it to the data, as in "
+                "dataset.map(model.preprocessor), and set model.preprocessor = "
+                "None."
             )
         ignored |= {"fit", "evaluate", "predict"}
     check_methods(model, ignored)

@@ -115,10 +115,11 @@ class GivenModel:
         ]
         if len(layers[0]) != len(layers[1]) or shapes[0] != shapes[1]:
             raise UserError(
-                f"The model {self.model.name!r} has other layers or weights "
-                "than the copy of it that is trained in the strategy's scope. "
-                "If you have changed it, make a new Trainer; otherwise pass a "
-                "function that makes the model: Trainer(model=lambda: ...)."
+                f"The model {self.model.name!r} has different layers or "
+                "weights from its copy, which is trained in the strategy's "
+                "scope. If you have changed it, make a new Trainer; otherwise "
+                "pass a function that makes the model: Trainer(model=lambda: "
+                "...)."
             )
         hand_over_flags(self.model, made)
         if self._known is None:
@@ -158,7 +159,7 @@ def check_precision(model: keras.Model, precision: str | None) -> None:
     if precision not in (None, own):
         raise UserError(
             f"precision = {precision!r} comes too late: the layers of the "
-            f"model have been made with {own!r}. Pass a function that "
+            f"model were already made with {own!r}. Pass a function that "
             "makes the model, or call keras.config.set_dtype_policy "
             "before you make it."
         )

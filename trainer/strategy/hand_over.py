@@ -98,10 +98,10 @@ def hand_over_attributes(source: Any, target: Any, what: str) -> None:
         elif not all(holds) and not _is_of_keras(source):
             raise UserError(
                 f"{what} has an attribute {name!r} which holds variables or "
-                "layers, and its configuration makes no such attribute. The "
-                "copy that is needed in the strategy's scope would be without "
-                "it. Pass a function that makes it: Trainer(model=lambda: "
-                "...) or Trainer(optimizer=lambda: ...)."
+                "layers, but its configuration does not make it. The copy that "
+                "is needed in the strategy's scope would lack it. Pass a "
+                "function that makes it: Trainer(model=lambda: ...) or "
+                "Trainer(optimizer=lambda: ...)."
             )
 
 

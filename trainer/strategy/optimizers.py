@@ -102,8 +102,8 @@ def build_optimizers(
         if is_copy and excludes_variables(one):
             raise UserError(
                 f"The {type(one).__name__} excludes variables from weight "
-                "decay, and a copy of it would train others. Name them: "
-                "exclude_from_weight_decay(var_names=[...])."
+                "decay, but a copy of it would exclude different ones. "
+                "Name them: exclude_from_weight_decay(var_names=[...])."
             )
         parts = made, *_inner(made)
         for part in parts:
@@ -174,8 +174,8 @@ def check_has_no_end(
         if one.use_ema or not is_of_keras(one, "finalize_variable_values"):
             raise UserError(
                 f"{type(one).__name__}.finalize_variable_values writes the "
-                "weights at the end of fit. A run of train has none, as it "
-                "may go on: call fit, or use Trainer.ema_momentum."
+                "weights at the end of fit. A run of train has no end, as it "
+                "may continue: call fit, or use Trainer.ema_momentum."
             )
 
 

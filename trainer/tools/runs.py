@@ -34,7 +34,7 @@ from trainer.values.direction import direction_of
 
 _HELP = """\
 Compares runs: a table, the best first, with what differs in their
-configurations. With --resume, a run goes on with the command in its run.json.
+configurations. --resume continues a run with the command in its run.json.
 
   python -m trainer.tools.runs [DIR] [--sort_by=METRIC] [--mode=min] [--json]
   python -m trainer.tools.runs [DIR] [--sort_by=METRIC] --plot=FILE.svg [--log]
@@ -184,7 +184,7 @@ def find(directory: str) -> dict[str, str]:
         if number - len(found) > _MOST_FOLDERS:
             raise UserError(
                 f"{directory} has more than {_MOST_FOLDERS:,} folders that are "
-                "no runs. Give one that is nearer to the runs."
+                "not runs. Give a folder closer to the runs."
             )
         folders.sort()
         if not _FILES.isdisjoint(files):

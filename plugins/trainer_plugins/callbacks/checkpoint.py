@@ -228,7 +228,7 @@ class Checkpoint(Callback):
             try:
                 self.run.state.restore_weights(storage.load(paths[step]))
             except (UserError, ValueError) as error:
-                logging.warning("Passing over the best checkpoint. %s", error)
+                logging.warning("Skipping the best checkpoint. %s", error)
                 continue
             logging.info(
                 "Loaded the best weights: %s = %.6g at step %d.",

@@ -49,7 +49,7 @@ def assert_passed_over(directory, caplog, *names):
     warning, then = [r.getMessage() for r in caplog.records]
     for name in ("step_00000020", *names):
         assert name in warning
-    assert "Going on from step 10" in then
+    assert "Continuing from step 10" in then
     with pytest.raises(UserError, match="not a usable checkpoint"):
         storage.load(str(directory / "step_00000020"))
 

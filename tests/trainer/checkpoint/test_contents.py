@@ -142,7 +142,7 @@ def test_a_run_passes_it_over(saved, tmp_path, caplog, kind):
     shutil.rmtree(whole / "checkpoints" / "step_00000010")
     trainer, expected = train(tmp_path / "run", 12), train(whole, 12)
     assert trainer.step == 12
-    assert "Passing over" in caplog.text
+    assert "Skipping" in caplog.text
     for one, other in zip(
         trainer.model.get_weights(), expected.model.get_weights(), strict=True
     ):
@@ -186,7 +186,7 @@ CHANGES = {
 def test_arrays_that_do_not_fit(saved, tmp_path, caplog, kind):
     run = crafted(saved, tmp_path, CHANGES[kind])
     assert train(run, 12).step == 12
-    assert "Passing over" in caplog.text
+    assert "Skipping" in caplog.text
 
 
 def of_callbacks(saved, tmp_path, **states):
@@ -197,8 +197,8 @@ def test_code_that_waits_for_being_written_is_not(saved, tmp_path, caplog):
     code = "import os; os.system('touch harm')\n"
     run = of_callbacks(saved, tmp_path, JsonLines={"waiting": [code]})
     assert train(run, 12).step == 12
-    assert "Passing over the checkpoint of step 10: JsonLines" in caplog.text
-    assert "Going on from step 8" in caplog.text
+    assert "Skipping the checkpoint of step 10: JsonLines" in caplog.text
+    assert "Continuing from step 8" in caplog.text
     assert [line["step"] for line in lines(run)] == [10, 12]
     assert "import" not in (run / "metrics.jsonl").read_text()
 
@@ -230,7 +230,7 @@ def test_a_callback_that_fails_in_its_own_way(saved, tmp_path, caplog):
         JsonLines={"waiting": [entry | {"final": False}]},
     )
     train(run, 12, Picky())
-    assert "Picky does not take its state (TypeError" in caplog.text
+    assert "Picky rejects its saved state (TypeError" in caplog.text
     # Nothing of the checkpoint that was passed over is left.
     assert "of" not in read_lines(run / "metrics.jsonl")[0]
 

@@ -119,7 +119,7 @@ def test_pickles_in_the_place_of_files(root, model_dir, tmp_path):
     (newest / "manifest.json").write_text(json.dumps(manifest))
     done = resume(root, model_dir)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "Passing over a checkpoint" in done.stderr
+    assert "Skipping a checkpoint" in done.stderr
     assert not (tmp_path / "harm").exists()
 
 

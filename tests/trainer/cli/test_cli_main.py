@@ -103,7 +103,7 @@ def test_exit_codes_and_reasons(tmp_path, kind, code, reason):
     assert done.returncode == code, done.stderr
     assert record(tmp_path / "run")["exit_reason"] == reason
     assert ("Traceback" in done.stderr) == (kind == "bug")
-    how = "nothing is saved; begin again with: python -m trainer --gin_file="
+    how = "nothing was saved; start again with: python -m trainer --gin_file="
     assert (how in done.stderr) == (code in (75, 130))
 
 

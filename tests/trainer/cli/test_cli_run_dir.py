@@ -103,7 +103,7 @@ def test_another_configuration_warns_with_the_lines(tmp_path):
 @pytest.mark.long
 def test_a_checkpoint_of_another_run_is_a_warning(tmp_path):
     text = TINY + "run.callbacks = [@Checkpoint()]\nCheckpoint.every = 4\n"
-    said = "seems to be of another run"
+    said = "seems to be from a different run"
     train(tmp_path, "--train_steps=12", text=text)
     other = tmp_path / "run" / "checkpoints" / "step_00000012"
     other.rename(tmp_path / other.name)

@@ -237,6 +237,6 @@ class Ones(Batches):
 
 def test_a_source_that_leaves_nothing_out_is_refused_before_a_step(tmp_path):
     trainer = make_trainer(linear, data=Ones(), guard=Guard("roll_back"))
-    with pytest.raises(UserError, match="Ones cannot leave out batches on"):
+    with pytest.raises(UserError, match="Ones cannot skip batches on"):
         trainer.train(2, model_dir=str(tmp_path), callbacks=[Checkpoint()])
     assert trainer.step == 0

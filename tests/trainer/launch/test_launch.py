@@ -54,7 +54,7 @@ def test_a_killed_worker_is_restarted_alone(launch):
     code, out, err = finish(one)
     assert code == 0
     assert err == (
-        "worker 1 was killed by SIGKILL. It is restarted (restart 1 of at "
+        "worker 1 was killed by SIGKILL. Restarting it (restart 1 of at "
         "most 3 an hour).\n"
     )
     assert out == ""
@@ -112,7 +112,7 @@ def test_a_killed_worker_restarts_its_peers(launch):
     code, _, err = finish(one)
     assert code == 0
     assert err == (
-        "worker 1 was killed by SIGKILL. It is restarted with its peers "
+        "worker 1 was killed by SIGKILL. Restarting it with its peers "
         "(restart 1 of at most 1 an hour).\n"
     )
 
@@ -203,8 +203,11 @@ def test_the_rest_is_ended_once_the_chief_is_done_but_an_evaluator(launch):
     )
     code, _, err = one.result()
     assert code == 0, err
-    assert "worker 0 still runs after the end of the run: ended." in err
-    assert "evaluator 0 was killed by SIGKILL. It is restarted (" in err
+    assert (
+        "worker 0 is still running after the end of the run: stopping it."
+        in err
+    )
+    assert "evaluator 0 was killed by SIGKILL. Restarting it (" in err
     assert lives(one, "worker_1") == 1
 
 

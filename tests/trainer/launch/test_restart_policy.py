@@ -82,7 +82,9 @@ def test_a_users_mistake_and_without_restarts_any_end_is_the_last(code, limit):
 def test_the_same_failure_twice_is_a_defect(ends):
     found = refuse(ends, max_restarts=9)
     assert found.is_final
-    assert "The same failure at the same step twice: a defect." in str(found)
+    assert "The same failure happened twice at the same step: a bug." in str(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_there_is_a_limit_within_the_window():
     assert decide(ends).number == 3
     found = refuse([*ends, end(-9, 5)])
     assert not found.is_final
-    assert "once more than --max_restarts=3 allows an hour" in str(found)
+    assert "one restart more than --max_restarts=3 allows an hour" in str(found)
     assert decide([*ends, end(-9, 5)], max_restarts=4).number == 4
     # By then the first of the four is outside of the window.
     assert isinstance(decide([*ends, end(-9, 3601.0)]), Restart)

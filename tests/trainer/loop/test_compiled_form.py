@@ -200,7 +200,9 @@ class TracedBefore(Trainer):
 def test_a_draw_that_stays_another_is_found(kind, operation, caplog):
     caplog.set_level("INFO", "absl")
     _noise((8, 1), 5)
-    with pytest.raises(UserError, match=f"draws other numbers for {operation}"):
+    with pytest.raises(
+        UserError, match=f"draws different numbers for {operation}"
+    ):
         make_trainer(linear, kind=kind, jit_compile="xla").train(2)
     made = make_trainer(linear, kind=kind)
     made.train(SWITCH + 5)
@@ -307,7 +309,7 @@ class Convolution(Trainer):
     [
         (Uncompiled, "XLA cannot compile"),
         (Checked, "its checks (Assert)"),
-        (Astray, "other losses"),
+        (Astray, "different losses"),
         (Convolution, "convolutions"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_run_that_is_killed_when_it_has_gone_back_goes_on(tmp_path):
     (tmp_path / "run.gin").write_text(GIN)
     done = command_line(tmp_path, "whole")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Going on from step 6" in done.stderr
+    assert "Continuing from step 6" in done.stderr
     for _ in range(3):
         done = command_line(tmp_path, "killed", KILL="1")
         assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]

@@ -182,7 +182,7 @@ def test_fit_is_that_of_keras(name, caplog):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     # An endless source is not read to be counted.
     assert ("to count" in caplog.text) == (name in COUNTED)
-    said = caplog.text.count("is a generator: a run that is resumed begins it")
+    said = caplog.text.count("is a generator: a resumed run starts it again")
     assert said == (name in (*COUNTED, "endless"))
 
 

@@ -308,7 +308,7 @@ class Preprocesses(OfKerasHub):
 SGD = keras.optimizers.SGD
 REFUSED = {
     "no call": (lambda: {"model": WithoutCall()}, "Trainer.train_step"),
-    "fit": (lambda: {"model": overriding("fit")()}, "Own.fit is its own"),
+    "fit": (lambda: {"model": overriding("fit")()}, "Own.fit is overridden"),
     "evaluate": (
         lambda: {"model": overriding("evaluate")()},
         "a subclass of Trainer",
@@ -332,7 +332,7 @@ REFUSED = {
     ),
     "scale_loss": (
         lambda: {"optimizer": overriding("scale_loss", of=SGD)(0.1)},
-        "Own.scale_loss is its own",
+        "Own.scale_loss is overridden",
     ),
 }
 

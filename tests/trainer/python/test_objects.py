@@ -15,7 +15,7 @@ REFUSED = {
     "use_ema": "Use Trainer.ema_momentum",
     "accumulation": "Use Trainer.accumulation_steps",
     "multi": "Set strategy to 'default'",
-    "exclude_variables": "a copy of it would train others",
+    "exclude_variables": "a copy of it would exclude different ones",
 }
 
 

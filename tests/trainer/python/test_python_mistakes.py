@@ -444,7 +444,7 @@ MISTAKES = {
     ),
     "half a class": (
         lambda: make().fit(X, Y + 0.5),
-        "has the value .*classes, which are whole",
+        "has the value .*class numbers, which are whole",
     ),
     "names of inputs": (
         lambda: make(two_inputs).fit({"a": X, "c": X}, Y),

@@ -112,7 +112,7 @@ def _check_circle(
         circle = [*above[above.index(key) :], key]
         where = next((origins[one] for one in origins if one[:2] in circle), "")
         written = " -> ".join(map(_as_written, circle))
-        raise UserError(f"{where}: it needs itself: {written}.")
+        raise UserError(f"{where}: it refers to itself: {written}.")
     if key in seen:
         return
     seen.add(key)

@@ -238,8 +238,8 @@ def _why_missing(module: str, missing: str | None) -> str:
     if not (module == absent or module.startswith(f"{absent}.")):
         return (
             f"import {module} needs the package '{absent}', which is not "
-            f"installed (pip install {absent.split('.')[0]}, or the name that "
-            "it has on PyPI)."
+            f"installed (pip install {absent.split('.')[0]}, or its name on "
+            "PyPI)."
         )
     package = absent.rpartition(".")[0]
     try:

@@ -119,8 +119,8 @@ def check(
         name = names[0] if names else f"a tf.Variable of shape {shape}"
         message = (
             f"{_layer_of(inner.op, layers)} uses {name}, which Keras does not "
-            "track, so no checkpoint holds it: a resumed run would have "
-            "another value. Make it by add_weight in a layer of the model."
+            "track, so no checkpoint holds it: a resumed run would have a "
+            "different value. Make it by add_weight in a layer of the model."
         )
         (warned if users <= _READS else lost).append(message)
     # One sentence per layer, however often it draws.
@@ -131,9 +131,9 @@ def check(
     }
     lost += [
         f"{where} draws random numbers with TensorFlow's {kind}, whose state "
-        "no checkpoint can hold: a resumed run would draw others. Draw with "
-        "keras.random, such as keras.random.normal, without a seed or with a "
-        "keras.random.SeedGenerator."
+        "no checkpoint can hold: a resumed run would draw different ones. Draw "
+        "with keras.random, such as keras.random.normal, without a seed or "
+        "with a keras.random.SeedGenerator."
         for kind, where in drawn
     ]
     if training:

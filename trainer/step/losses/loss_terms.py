@@ -201,10 +201,9 @@ def _listed(
 def _is_whose(name: str, outputs: Sequence[str]) -> UserError:
     """Asks whose mask and sample weights a loss has."""
     return UserError(
-        f"The loss {name!r} is of no single output, so it is not known whose "
-        "mask and sample weights are its own. In per_example_loss return a "
-        "dict, and put the name of an output before it, as in "
-        f"'{outputs[0]}/{name}'."
+        f"The loss {name!r} belongs to no single output, so its mask and "
+        "sample weights are not known. In per_example_loss, return a dict, and "
+        f"put the name of an output before it, as in '{outputs[0]}/{name}'."
     )
 
 

@@ -178,7 +178,7 @@ def with_table(put):
 
 
 EDGES = RNG.integers(0, SIZE, (2, 30))
-NOT_PER_EXAMPLE = "has not one row for each example"
+NOT_PER_EXAMPLE = "does not have one row for each example"
 PARTS = [
     Case(
         "table",
@@ -479,7 +479,7 @@ STRUCTURES = [
         with_loss,
         {"metrics": ["mae"]},
         ONE,
-        refused="WithLoss.compute_loss is its own, and returns one number",
+        refused="WithLoss.compute_loss is overridden, and returns one number",
     ),
     Case(
         "by_shape",

@@ -106,7 +106,7 @@ class Contrasted(Trainer):
 
 
 CENTRED = keras.losses.CosineSimilarity(axis=0)
-MIXING = "another value when the other examples .* Trainer.global_loss"
+MIXING = "a different value when the other examples .* Trainer.global_loss"
 
 
 @pytest.mark.parametrize(

@@ -428,9 +428,9 @@ def test_equals_one_device(results, case, strategy):
 
 def test_sums_that_nobody_decided_on_are_refused(results):
     found = found_in(results, "refused", "mirrored_2")
-    assert "'summing' passes what is no mean over the" in str(found["added"])
+    assert "'summing' passes a value to add_loss that is" in str(found["added"])
     assert "Trainer.added_losses = {'summing': 'sum'}" in str(found["added"])
-    assert "keeps what is no mean over the batch" in str(found["int"])
+    assert "keeps a value that is no mean over the batch" in str(found["int"])
     assert "aggregation='sum'" in str(found["int"])
     # The trial tells what adds to a floating-point number from a mean.
     assert not str(found["float"])

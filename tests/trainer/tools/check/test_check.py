@@ -73,7 +73,7 @@ def test_a_run_that_has_begun_stays_as_it_is(tmp_path):
     assert done.returncode == 2
     found = report(run)
     assert found["would_start"] is False
-    assert "The checkpoint is of another model" in found["error"]
+    assert "The checkpoint is of a different model" in found["error"]
     after = digests(run)
     del after["check.json"]
     assert after == before
