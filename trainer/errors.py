@@ -16,18 +16,18 @@ EXIT_START_AGAIN = 75
 
 
 class UserError(ValueError):
-    """A mistake in what the user has given; Keras raises a `ValueError`, too.
+    """A mistake in the user's input; a `ValueError`, as in Keras.
 
     The message is one to three lines: what is wrong, where, and the nearest
     valid choice. The command line prints it without a traceback and exits
     with `EXIT_USER_ERROR`.
     """
 
-    # By this, AutoGraph knows that it can make one with a message of its own.
+    # It tells AutoGraph that it can make one with a message of its own.
     __init__ = Exception.__init__
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show: the user's line, and the message."""
+        """Returns the user's line and the message, for IPython."""
         frames = traceback.extract_tb(self.__traceback__)
         cells = [f for f in frames if _CELL.search(f.filename)]
         where = [f"    {cells[-1].line}"] if cells and cells[-1].line else []
@@ -56,7 +56,7 @@ class BadValue(UserError):
 class StartAgain(Exception):  # noqa: N818 - a request, not a defect
     """The run was preempted, lost a peer, or something in it hung.
 
-    The command line exits with `EXIT_START_AGAIN`: the same command goes on
+    The command line exits with `EXIT_START_AGAIN`: the same command continues
     from the newest checkpoint.
     """
 
@@ -64,20 +64,20 @@ class StartAgain(Exception):  # noqa: N818 - a request, not a defect
 class Diverged(Exception):  # noqa: N818 - an outcome, not a defect
     """Training has diverged, and may not or cannot roll back.
 
-    The message is a sentence. The command line prints it without a traceback,
-    and exits as after any other failure.
+    The command line prints the message without a traceback, and exits as after
+    any other failure.
     """
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """Returns a sentence on which of the `valid` names `name` probably means.
+    """Returns a hint which of the `valid` names `name` probably means.
 
     Args:
         name: what the user wrote.
         valid: every name that would have been accepted.
 
     Returns:
-        A sentence such as `"Did you mean 'mirrored'? Valid: default, ..."`;
+        A hint such as `"Did you mean 'mirrored'? Valid: default, ..."`;
         only the list if there is no close match.
     """
     names = sorted(set(valid))

@@ -51,7 +51,7 @@ class Tool(Protocol):
 
 
 def tool_of(mode: str) -> Tool | None:
-    """What does a mode; `None` for those of the core.
+    """Returns the tool for a mode; `None` for modes of the core.
 
     Raises:
         UserError: it is not installed.

@@ -1,7 +1,7 @@
-"""What plugins are made of, beside the names that `trainer` exports.
+"""The names for authors of plugins, in addition to those of `trainer`.
 
 Strategies, callbacks and data plugins, in this project and elsewhere, import
-from here and from `trainer`, and from nowhere else in this package.
+only from here and from `trainer`.
 """
 
 from typing import TYPE_CHECKING

@@ -84,12 +84,12 @@ _MakeTrainer: TypeAlias = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of an option beside its name, type and default.
+    """The facts about an option, besides its name, type and default.
 
     Attributes:
-        about: one sentence.
+        about: one sentence, for `--help`.
         group: under which `--help` lists its flag; `""` for no flag.
-        modes: in which it has a meaning; in others it is refused.
+        modes: the modes in which it has a meaning; others reject it.
         in_python: whether `Trainer.train` and `train_and_evaluate` take it:
             `"train"`, `"evaluate"` for the latter only, or `""`.
         in_gin: whether a gin file may set it.

@@ -130,7 +130,7 @@ def follow(
         except schema.Misfit as error:
             raise UserError(f"best/best.json is damaged: {error}") from None
         waiting_since = time.monotonic()
-        # From best.json, so that a restarted evaluator goes on where it was.
+        # From best.json, so that a restarted evaluator continues where it was.
         while best.last_step < last:
             # Checked before the listing, so that a checkpoint that was written
             # just before the end is not missed.

@@ -114,9 +114,9 @@ class Trainer(Shown, BaseStep):
             loss applies to all outputs.
         optimizer: a function that returns a Keras optimizer, an optimizer, a
             name, or a dict of these for your own `train_step`. By default
-            that of a compiled model, otherwise Adam. An optimizer in a dict
-            that has the name of a layer of the model is for the weights of
-            that layer, any other for all weights. A learning rate that is set
+            that of a compiled model, otherwise Adam. In a dict, an optimizer
+            with the name of a layer is for the weights of that layer, any
+            other for all weights. A learning rate that is set
             on a given optimizer counts from the next call on.
         metrics: Keras metrics, functions that return them, names such as
             `["accuracy"]`, or a dict of lists by output. They weigh examples
@@ -310,7 +310,7 @@ class Trainer(Shown, BaseStep):
     ) -> dict[str, float]:
         """Trains until `steps` optimizer steps are done in all.
 
-        A second call goes on from there: after `train(1000)`, `train(1500)`
+        A second call continues from there: after `train(1000)`, `train(1500)`
         makes 500 more steps.
 
         Args:
@@ -395,8 +395,8 @@ class Trainer(Shown, BaseStep):
             x: arrays, pandas frames, or a list or dict of these by input; or
                 a `tf.data.Dataset` of batches, a `PyDataset`, a generator, or
                 `trainer.Examples`. `None` trains on the Trainer's own data, and
-                evaluates its eval split if there is one. Otherwise, what is
-                given here is the Trainer's data from now on.
+                evaluates its eval split if there is one. Any other
+                value replaces the Trainer's data from now on.
             y: targets, if `x` is arrays.
             batch_size: examples in a global batch of arrays; by default the
                 Trainer's. It is the Trainer's from now on.
@@ -409,14 +409,14 @@ class Trainer(Shown, BaseStep):
                 batches, evaluated after each epoch; or a dict of these by
                 split, such as `{"eval": ..., "rare": ...}`.
             shuffle: whether arrays, and the batches of a `PyDataset`, are
-                shuffled in each epoch. A dataset has an order of its own, and
-                so has the Trainer's own data.
+                shuffled in each epoch. A dataset has its own order, and so does
+                the Trainer's data.
             class_weight: in place of the Trainer's, for this call.
             sample_weight: a weight for each example, if `x` is arrays. Metrics
                 use it, too, as `weighted_metrics` do in Keras.
             initial_epoch: the number of the first epoch.
             steps_per_epoch: steps in an epoch; by default one pass over the
-                data. A dataset that ends goes on from its beginning; an epoch
+                data. A dataset that ends starts again; an epoch
                 of arrays is at most one pass.
             validation_steps: batches in an evaluation, but at most all; `None`
                 means all.
@@ -494,14 +494,14 @@ class Trainer(Shown, BaseStep):
             batch_size: examples in a batch of arrays that are given here, for
                 speed only; by default the Trainer's.
             steps: how many batches, but at most all; `None` means all.
-            callbacks: what is called for each batch, and at begin and end;
-                a `keras.callbacks.Callback` or a list of them.
+            callbacks: a `keras.callbacks.Callback` or a list of them, called
+                for each batch, at the beginning and at the end.
             verbose: 1 or 2 print a line with the values.
             return_dict: as in Keras; there is always a dict.
 
         Returns:
-            Loss and metrics by name, over all examples, and what callbacks
-            have added in `on_test_end`.
+            Loss and metrics by name, over all examples, and values that
+            callbacks have added in `on_test_end`.
 
         Raises:
             UserError: something that was given does not fit.
@@ -546,8 +546,8 @@ class Trainer(Shown, BaseStep):
         Calls `forward`, on one device under any strategy.
 
         Args:
-            x: arrays, frames, or a list or dict of these by input; or what
-                yields batches, whose targets are not used.
+            x: arrays, frames, or a list or dict of these by input; or data
+                that yields batches, whose targets are not used.
             batch_size: examples in a batch of arrays; by default the
                 Trainer's.
             steps: how many batches, but at most all; `None` means all.
@@ -581,29 +581,29 @@ class Trainer(Shown, BaseStep):
     ) -> None:
         """Logs a value, from a callback or a step, to every logger of the run.
 
-        Numbers also become part of what `train` returns, of `history`, and of
-        what callbacks can monitor; those of evaluation as `val_*`.
+        `train` returns numbers, too, `history` has them, and callbacks can
+        monitor them. Those of an evaluation are called `val_*`.
 
-        In a callback, a value is that of the present step. It goes with the
-        log that is due there, or is written beside it.
+        In a callback, a value belongs to the current step. It is part of the
+        log that is due there, or is logged on its own.
 
-        In a step, which is what `train_step`, `eval_step`, `per_example_loss`,
-        `global_loss` and `forward` are part of, a number is logged as every
-        other value of the step is: as its mean since the last log. Each
-        replica has its own, so it must be one value for each example or an
-        `average`, which are equal under every strategy.
+        In a step (`train_step`, `eval_step`, `per_example_loss`, `global_loss`
+        and `forward`), a number is logged like every other value of the step:
+        as its mean since the last log. Each replica has its own, so it must be
+        one value for each example or an `average`, which are equal under every
+        strategy.
 
         Args:
             name: letters, digits, spaces, and `_`, `-`, `.` and `/`.
             value: a number, a string or an array. In a step: numbers of shape
                 `[batch]`, or a `trainer.average`.
-            kind: what an array is. An `"image"` is of uint8, or of floats from
-                0 to 1, and of shape `[height, width]`, `[height, width,
+            kind: the kind of an array. An `"image"` is of uint8, or of floats
+                from 0 to 1, and of shape `[height, width]`, `[height, width,
                 channels]` or `[images, height, width, channels]`. A
                 `"histogram"` is of any shape. `"audio"` is of floats from -1
                 to 1, of shape `[frames]` or `[frames, channels]`.
-            split: whose value it is, in a callback; by default that of the
-                evaluation which is under way, and else `"train"`.
+            split: the split that it belongs to, in a callback; by default that
+                of the evaluation under way, otherwise `"train"`.
             sample_rate: of audio, in frames per second.
 
         Raises:
@@ -630,8 +630,8 @@ class Trainer(Shown, BaseStep):
             overwrite: whether to replace an existing file.
 
         Raises:
-            UserError: the ending is another, the file exists, or Keras cannot
-                save the model.
+            UserError: `path` ends differently, the file exists, or Keras
+                cannot save the model.
         """
         self._take_changes()
         save_model(self._built, path, overwrite=overwrite)
@@ -688,7 +688,7 @@ class Trainer(Shown, BaseStep):
     def _calling(
         self, callbacks: Any, batches: Batches, **params: Any
     ) -> Iterator[tuple[Run, CallbackList]]:
-        """A call that does not train; a run that goes on stays the present one.
+        """A call that does not train; a run under way stays the current one.
 
         Args:
             callbacks: a list, a single one or `None`.

@@ -1,1 +1,1 @@
-"""What a checkpoint holds, and how it is stored."""
+"""The contents of a checkpoint, and how it is stored."""

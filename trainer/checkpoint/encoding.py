@@ -104,7 +104,7 @@ class Encoder:
         return variables is not None and not self._own(variables)
 
     def keeps(self, value: Any) -> Any:
-        """What an object keeps, as a value; `None` if that is not known."""
+        """Returns an object's state as a value; `None` if it is unknown."""
         if isinstance(value, np.random.Generator):
             return value.bit_generator.state
         if isinstance(value, np.random.RandomState):
@@ -162,7 +162,7 @@ class _Pickler(pickle.Pickler):
         self._known: set[int] = set()
 
     def persistent_id(self, value: Any) -> Any:
-        """What stands for an object; `None` where it is pickled itself."""
+        """Returns an object's substitute; `None` if it is pickled itself."""
         kind = type(value)
         if kind in _VALUES or isinstance(value, np.generic | np.dtype):
             return None
@@ -210,11 +210,11 @@ class _Unpickler(pickle.Unpickler):
         self._there = there
 
     def find_class(self, module: str, name: str) -> Any:
-        """What has a name, and nothing from anywhere else."""
+        """Returns a named object, and nothing from anywhere else."""
         return _NAMED[name]
 
     def persistent_load(self, pid: Any) -> Any:
-        """What stands for what `persistent_id` returned."""
+        """Returns the object for what `persistent_id` returned."""
         number, keeps = pid
         if number == "tensor":
             return tf.constant(keeps)

@@ -175,7 +175,7 @@ def _numbered(paths: list[str]) -> list[str]:
 
 
 def _open_checkpoint(path: str) -> tuple[str, dict[str, Any]]:
-    """What a message calls a checkpoint, and the model's arrays in it."""
+    """Returns a checkpoint's name for messages, and its model arrays."""
     if files.exists(f"{path}/manifest.json"):
         snapshot, path = storage.load(path), os.path.dirname(path)
     else:
@@ -199,7 +199,7 @@ def _open_checkpoint(path: str) -> tuple[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _sentence(path: str) -> Iterator[None]:
-    """Says in a sentence that a Keras file is damaged."""
+    """Turns a failure to read a Keras file into a clear error message."""
     try:
         yield
     except UserError:

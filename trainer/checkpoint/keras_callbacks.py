@@ -34,7 +34,7 @@ _NOT_STATE = {
 
 
 class Attributes:
-    """What a callback of Keras' kind changes of itself in a run.
+    """The attributes that a callback of Keras' kind changes in a run.
 
     Attributes that Keras' own code uses are only numbers: its texts are paths,
     and a checkpoint must not choose which files are written.
@@ -91,7 +91,7 @@ class Attributes:
         return name not in self._of_keras or _is_numbers(value)
 
     def state(self, *, is_saved: bool = True) -> dict[str, bytes]:
-        """What has changed, by attribute.
+        """Returns the changed values, by attribute.
 
         Args:
             is_saved: whether what cannot be saved is refused, or left out.

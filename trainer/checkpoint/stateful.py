@@ -78,7 +78,7 @@ class RunState:
 
         The tensors share memory with the variables until these change:
         TensorFlow copies a variable that is written while it is being read.
-        Everything else is copied: the run goes on while the snapshot is
+        Everything else is copied: the run continues while the snapshot is
         written.
 
         Args:
@@ -102,7 +102,7 @@ class RunState:
             of_loop, arrays_of_loop = self.host.capture(over=over)
             host |= of_loop
             arrays |= arrays_of_loop
-        # Callbacks hand out lists and dicts that they go on changing.
+        # Callbacks hand out lists and dicts that they keep changing.
         return Snapshot(self.step, arrays, copy.deepcopy(host))
 
     def restore(

@@ -7,7 +7,7 @@
 
 A checkpoint is written under a temporary name (`tmp_...`), synchronized to
 disk and renamed. A checkpoint whose manifest is missing or does not match is
-passed over. Saving a step again first renames the old checkpoint to
+skipped. Saving a step again first renames the old checkpoint to
 `step_00000100.old`, which is valid until the new one has its name.
 `tf.train.load_checkpoint(".../step_00000100/arrays")` reads the arrays.
 
@@ -72,7 +72,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, files.NotAFile)
 class OtherFormat(UserError):
     """A checkpoint was written by another version of the trainer.
 
-    It is not passed over like a damaged one.
+    It is not skipped like a damaged one.
     """
 
 
@@ -162,7 +162,7 @@ def load(path: str) -> Snapshot:
 def load_newest(directory: str) -> Snapshot | None:
     """Reads the newest usable checkpoint; `None` if there is none.
 
-    Damaged ones are passed over, with a warning.
+    Damaged ones are skipped, with a warning.
     """
     return next(newest_first(directory), None)
 
@@ -170,7 +170,7 @@ def load_newest(directory: str) -> Snapshot | None:
 def newest_first(directory: str) -> Iterator[Snapshot]:
     """Reads usable checkpoints one by one, the newest first.
 
-    Damaged ones are passed over, with a warning.
+    Damaged ones are skipped, with a warning.
 
     Raises:
         UserError: there are some, and all of them are damaged, or this user
@@ -212,7 +212,7 @@ def load_newer(directory: str, than: int) -> Snapshot | None:
     """Reads the newest complete checkpoint of a run that is in progress.
 
     The run may delete a checkpoint while it is read here, and on an object
-    store a checkpoint appears file by file: these are passed over silently.
+    store a checkpoint appears file by file: these are skipped silently.
 
     Args:
         directory: holds the run's checkpoints; it need not exist yet.
@@ -249,7 +249,7 @@ def step_of(path: str) -> int:
 
 
 def find_fault(path: str) -> str | None:
-    """What is wrong with a checkpoint; `None` if it is complete.
+    """Returns what is wrong with a checkpoint; `None` if it is complete.
 
     Raises:
         OSError: that cannot be told at the moment.
@@ -313,7 +313,7 @@ def _read(path: str) -> Snapshot:
             f"{version}, while this one reads {FORMAT}). Use that version, or "
             "choose another --model_dir."
         )
-    # A directory that was renamed by hand would go on from the wrong step.
+    # A directory that was renamed by hand would continue from the wrong step.
     if _NAME.fullmatch(os.path.basename(path)) and step_of(path) != step:
         raise ValueError(f"state.json is of step {step}")
     snapshot = Snapshot(step, _read_arrays(path), host)

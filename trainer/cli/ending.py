@@ -1,6 +1,6 @@
 """How a run ends: its exit code, the reason in `run.json`, what is printed.
 
-Of a failure in the user's own code, that is a sentence and the user's frames.
+For a failure in the user's own code: an error message and the user's frames.
 """
 
 import os
@@ -48,7 +48,7 @@ _PURPOSES = (
 
 
 class Ending(NamedTuple):
-    """What an exception means for the run that it ends.
+    """The meaning of an exception for the run that it ends.
 
     Attributes:
         exit_code: of the process.

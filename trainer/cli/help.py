@@ -1,4 +1,4 @@
-"""What `--help` and `--strategy=help` print."""
+"""The output of `--help` and `--strategy=help`."""
 
 import inspect
 import textwrap

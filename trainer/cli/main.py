@@ -174,7 +174,7 @@ def _run(
     name = experiment_name(request.gin_file)
     path = plain(request.model_dir or default_path(name))
     if request.model_dir is None:
-        # Then the command that is recorded goes on with this run, too.
+        # Then the command that is recorded continues with this run, too.
         arguments = [*arguments, f"--model_dir={path}"]
     run_dir = RunDir(path, experiment=name, arguments=arguments)
     # continuous_eval may start before the run that it follows.

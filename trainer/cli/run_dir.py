@@ -160,9 +160,9 @@ class RunDir:
         return again
 
     def continued_with(self) -> str | None:
-        """Says what is saved, and which command goes on from there.
+        """Says what is saved, and which command continues from there.
 
-        `None` where nothing was started, or by a launcher, which goes on.
+        `None` where nothing was started, or by a launcher, which continues.
         """
         if self._record is None or LAUNCHER in os.environ:
             return None
@@ -176,7 +176,7 @@ class RunDir:
         return cannot(f"model_dir {self.path} cannot be written", error)
 
     def why_not_usable(self, error: BaseException) -> Exception | None:
-        """What ends the run, if an error is of a file in the directory."""
+        """Returns the error to raise for a file in the directory that fails."""
         name = getattr(error, "filename", None)
         if not (
             isinstance(error, OSError)

@@ -256,7 +256,7 @@ def parts_of(batch: Any) -> dict[str, Any]:
 
 
 def name_of_part(top: str, path: Iterable[Any]) -> str:
-    """What a part is called, such as `"x['table']"`."""
+    """Returns the name of a part, such as `"x['table']"`."""
     return "".join([top, *(f"[{key!r}]" for key in path)])
 
 

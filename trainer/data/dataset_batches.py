@@ -150,7 +150,7 @@ class DatasetBatches(Batches):
     def read_named(
         self, next_range: NextRange, *, start: int, cut: Cut
     ) -> tf.data.Dataset:
-        """See `Batches.read_named`; passes over all other batches.
+        """See `Batches.read_named`; skips all other batches.
 
         There is no way back to a range that was named for a worker that died:
         those that follow are taken in its place.
@@ -223,7 +223,7 @@ def _static_batch_size(dataset: tf.data.Dataset, name: str) -> int | None:
 
 
 def _odd_part(name: str) -> str:
-    """What to do about a part that is not per example."""
+    """Returns the error message for a part that is not per example."""
     return (
         f"In the data, {name} does not have one row for each example, as "
         "targets do, so it cannot be divided among replicas and micro-batches. "

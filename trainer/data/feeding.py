@@ -1,4 +1,4 @@
-"""What strategy plugins feed their replicas from, with a fixed shape or not."""
+"""The input of a strategy plugin's replicas, with a fixed shape or not."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

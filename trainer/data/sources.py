@@ -278,7 +278,7 @@ def is_by_split(data: Any) -> bool:
 
 
 def as_source(data: Any, name: str, of: str = "") -> Source:
-    """What batches are read from, made of what a user holds data in.
+    """Makes a source of batches from the user's data.
 
     Args:
         data: a `tf.data.Dataset` of batches, `Batches`, `Examples`, a

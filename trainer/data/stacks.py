@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # They number their rows.
     from trainer.data.batches import Batches
 
 # Steps in a program. All its stacks have this size, or each number of steps
-# would be compiled anew; more batches gain little.
+# would be compiled again; more batches gain little.
 SIZE = 100
 # An accelerator has to hold larger arrays beside the model.
 MOST_BYTES = 1 << 30
@@ -51,7 +51,7 @@ class StackReader:
         return tf.nest.map_structure(tf.identity, self._batches.arrays)
 
     def spec(self) -> Rows:
-        """What `take` returns."""
+        """Returns the specification of what `take` returns."""
         size, last = self._batches.batch_size, self._batches.last_size
         numbers = tf.TensorSpec(
             [SIZE, size if size == last else None], tf.int64

@@ -242,7 +242,7 @@ class Agent:
 
 
 class _Group:
-    """Tasks that are restarted together: none can go on without another.
+    """Tasks that are restarted together: none can continue without another.
 
     When one of them has ended, the others get the time to notice it and to
     save; then all are started again.
@@ -366,7 +366,7 @@ class _Group:
 def _grouped(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     """Divides the tasks into groups, the first task's group first."""
     # With parameter servers, a worker may be lost and come back while the
-    # others go on.
+    # others continue.
     alone = {"evaluator"}
     if tasks[0].job == "chief":
         alone.add("worker")

@@ -34,7 +34,7 @@ class Limits:
 
     Attributes:
         max_restarts: the most restarts of a group within an hour.
-        min_workers: how many workers are enough to go on without another one;
+        min_workers: how many workers are enough to continue without the others;
             `None` if all are needed.
         end_seconds: how long a task may take to end after a SIGTERM. More than
             `Preemption.grace_seconds` (25), so that a task which cannot save
@@ -150,7 +150,7 @@ class Failure(Exception):
 
     Args:
         end: what it would have been restarted after.
-        why: a sentence; empty where the end explains itself.
+        why: an explanation; empty where the end explains itself.
         is_final: whether the group would fail without this task, too.
     """
 

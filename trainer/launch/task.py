@@ -47,7 +47,7 @@ class Task:
         environ: see above.
         name: such as `"worker 1"`.
         log_path: the log file, shared by all restarts.
-        left_out: whether the others go on without it.
+        left_out: whether the others continue without it.
         returncode: of the newest process, once it has ended: its exit code,
             or the negative number of the signal.
 
@@ -235,7 +235,7 @@ class Task:
 
 
 def _before_exec() -> Callable[[], None]:
-    """What a child does first: it takes signals, and dies with its launcher."""
+    """Prepares a child: it takes signals, and dies with its launcher."""
     # Python has no `prctl`, and `setpriv --pdeathsig` is missing in older
     # util-linux. Between fork and exec another thread's locks may be held
     # forever, so everything that could need one is done here, in the parent.

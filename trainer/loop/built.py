@@ -102,7 +102,7 @@ class Built:
         class_weight: dict[int, float] | None,
         **of_call: Any,
     ) -> StepSpec:
-        """What the steps of a call are made of.
+        """Returns the specification of the steps of a call.
 
         Calls that are alike share one, and so what has been traced and tried.
 

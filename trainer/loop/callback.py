@@ -11,42 +11,46 @@ from trainer.values.configurable import ShowsArguments
 class Callback(ShowsArguments, keras.callbacks.Callback):
     """A Keras callback with a run, saved state and exact due steps.
 
-    Any `keras.callbacks.Callback` runs in the loop as it is. This class adds
-    what Keras lacks. Events come in this order:
+    Any `keras.callbacks.Callback` runs in the loop unchanged. This class adds
+    to it. Events come in this order:
 
-    `setup` (every callback, before anything is restored or trained) ·
-    `on_train_begin` · per epoch `on_epoch_begin` · per host loop of K steps
-    `on_train_batch_begin`, the K steps, `on_train_batch_end` · when due
-    `on_test_begin`, evaluation, `on_test_end`, with `on_test_batch_begin` and
-    `on_test_batch_end` around each batch if a callback has them, then
-    `on_log` for the train and the eval split · `on_epoch_end` · `on_save` ·
-    `before_end` of savers · `on_train_end` · `on_done` · `close`. Saving comes
-    after the epoch's end, so that a checkpoint holds what callbacks did there.
-    Where a clock has cut a host loop into several graph calls, savers get
-    `on_save` between them, too. A run that has to leave (see
-    `Run.start_again`) goes from the end of a graph call to `on_leave` and
-    `close`. What was due is called at the next start, before anything else.
-    A run that rolls back (see `trainer.Guard`) goes from the K steps to
-    `on_divergence`, restores a checkpoint's state, and goes on with
+    1. `setup`, of every callback, before anything is restored or trained.
+    2. `on_train_begin`.
+    3. In each epoch, `on_epoch_begin`, and then for each host loop of K steps:
+       `on_train_batch_begin`, the K steps, `on_train_batch_end`; when an
+       evaluation is due, `on_test_begin` and `on_test_end`, with
+       `on_test_batch_begin` and `on_test_batch_end` around each batch if a
+       callback has them; when a log is due, `on_log` for the train and the
+       eval split; at the end of an epoch, `on_epoch_end`; and `on_save`.
+    4. `before_end` of savers, `on_train_end`, `on_done`, `close`.
+
+    Saving comes after the epoch's end, so that a checkpoint includes the
+    effects of `on_epoch_end`. If the clock cuts a host loop into several graph
+    calls, savers also get `on_save` between them.
+
+    A run that has to exit (see `Run.start_again`) goes from the end of a graph
+    call to `on_leave` and `close`. The events that were due then come first at
+    the next start. A run that rolls back (see `trainer.Guard`) goes from the K
+    steps to `on_divergence`, restores a checkpoint's state, and continues with
     `on_roll_back` and `on_epoch_begin`.
 
-    `on_train_begin` is called in every attempt, after everything is restored:
-    do what is for the run, and not for the attempt, if `run.step == 0`.
-    `on_epoch_begin` is also called again within an epoch; afterwards the
-    variables and the callbacks' states are set back to what they were.
+    `on_train_begin` is called in every attempt, after everything is restored.
+    To do something once per run, check that `run.step == 0`. `on_epoch_begin`
+    is also called when an attempt starts within an epoch; afterwards, the
+    variables and the callbacks' states are reset to what they were.
 
     Attributes:
         run: the running `Trainer`; set before `setup`.
         runs_last: savers set this, so that they see what the others logged.
-        single: whether two of its class would get in each other's way, such
-            as by writing the same file; a run may then have only one.
+        single: whether a run may have only one of its class, for example
+            because two would write the same file.
         only_watches: its `on_log` only shows or records values, so that an
             evaluator beside the training process calls it too; see
             `trainer.sidecar_evaluator`.
         following: whether this process is such an evaluator; set before
             `setup`. It also calls `on_test_*` of callbacks that have them, and
-            never what is for training. A callback that writes must then write
-            to other files: the training process has the usual ones open.
+            no event of training. A callback that writes must then write to
+            different files: the training process has the usual ones open.
     """
 
     runs_last: bool = False
@@ -87,8 +91,8 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
     ) -> None:
         """Called with scalars that are logged only because the run ends.
 
-        By default they are shown, where `only_watches`, and decide nothing: a
-        run that goes on from here does not have them.
+        By default they are shown if `only_watches` is set, and decide nothing:
+        a run that continues from here does not have them.
 
         Args:
             step: see `on_log`, as all arguments.
@@ -109,7 +113,7 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
     def before_end(self, logs: dict[str, float]) -> None:
         """Called when nothing is left to train, before any `on_train_end`.
 
-        Only savers are called. What they load here is what the others find.
+        Only savers are called. Other callbacks then see what they have loaded.
 
         Args:
             logs: as in `on_save`.
@@ -119,7 +123,7 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
         """Called when the end of the run is saved, before it counts as done.
 
         Raises:
-            UserError: it must not, for something of it is missing.
+            UserError: the run is not done, because a part of it is missing.
         """
 
     def load_best_weights(self) -> None:
@@ -129,7 +133,7 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
         """
 
     def on_leave(self, step: int) -> None:
-        """Called when the run has to leave, to be started again: save now.
+        """Called when the run has to exit and start again: save now.
 
         Only `close` follows.
 
@@ -155,18 +159,18 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
         """
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold of this callback, as JSON values."""
+        """The state to save in a checkpoint, as JSON values."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned.
 
-        Check it before anything is set: a checkpoint may hold anything.
+        Check it before you set anything: a checkpoint may hold anything.
 
         Raises:
-            ValueError: it is not what `state` returns. The checkpoint is
-                then passed over for the one before.
+            ValueError: `state` returns no such value. The checkpoint is then
+                skipped, and the one before it is tried.
         """
 
     def close(self) -> None:
-        """Called on every exit, also when another callback's close failed."""
+        """Called on every exit, even if the `close` of another one failed."""

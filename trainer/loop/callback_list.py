@@ -32,7 +32,7 @@ _SET_UP = ("on_train_begin", "on_epoch_begin", *_BATCH_BEGINS)
 _SAVED = (NoneType, str, int, float, np.generic)
 # Callbacks of Keras that need its own fit, and what a run has in their place.
 _REFUSED = {
-    # It tells the model where to go on, and not the Trainer: epochs that are
+    # It tells the model where to continue, and not the Trainer: epochs that are
     # done would be trained again.
     keras.callbacks.BackupAndRestore: (
         "resumes only Keras' own fit. For a run that resumes, use the callback "
@@ -204,7 +204,7 @@ class CallbackList:
         self.give_states()
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint must hold of our callbacks, as JSON values.
+        """Returns the state of our callbacks for a checkpoint, as JSON values.
 
         Raises:
             UserError: a callback returns something else.
@@ -223,7 +223,7 @@ class CallbackList:
         return found
 
     def states_of_keras(self) -> dict[str, dict[str, bytes]]:
-        """What it must hold of callbacks of Keras' kind.
+        """Returns the state of callbacks of Keras' kind for a checkpoint.
 
         Raises:
             UserError: one holds what cannot be saved.

@@ -46,7 +46,7 @@ def sets_of(eval_every: EvalEvery | None) -> dict[str, PeriodLike | None]:
 
 
 def prefix_of(split: str) -> str:
-    """What precedes a split's values in logs and monitors."""
+    """Returns the prefix of a split's values in logs and monitors."""
     if split == "train":
         return ""
     return "val_" if split == EVAL else f"val_{split}/"

@@ -32,7 +32,7 @@ _made = itertools.count()
 
 
 class Doing(NamedTuple):
-    """What a thread is doing.
+    """The activity of a thread.
 
     Attributes:
         phase: one of `PHASES`.
@@ -128,7 +128,7 @@ class Accounts:
         self._seconds[to] += seconds
 
     def doing(self) -> list[Doing]:
-        """What is being done now, phases inside phases last; any thread."""
+        """The current activities of all threads, inner phases last."""
         # A new list, because the watchdog reads it on its own thread.
         return [*self._stack, *self._aside.values()]
 
@@ -148,7 +148,7 @@ class Accounts:
         }
 
     def state(self, *, over: bool) -> dict[str, Any]:
-        """What a checkpoint must hold.
+        """Returns the state for a checkpoint.
 
         Args:
             over: whether the run has ended. Time until it is

@@ -1,4 +1,4 @@
-"""What `trainer.log` is given: numbers and media, until a log takes them."""
+"""Values given to `trainer.log`, kept until they are logged."""
 
 import dataclasses
 import re
@@ -234,7 +234,7 @@ class Logged:
             )
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, as JSON values; media are left out."""
+        """Returns the state for a checkpoint, as JSON values, without media."""
         waiting = [
             {"step": step, "split": split, "values": numbers}
             for (step, split), values in self._waiting.items()
@@ -256,7 +256,7 @@ def _numbers(values: Mapping[str, Value]) -> dict[str, float]:
 
 
 def numbers_of(event: str, logs: Mapping[str, Any]) -> dict[str, float]:
-    """What callbacks have left in the logs of an event, as numbers.
+    """Returns values that callbacks left in an event's logs, as numbers.
 
     Raises:
         UserError: a value is not a number, or not every logger takes its name.

@@ -42,22 +42,22 @@ class Entry:
 class Logger(Callback, abc.ABC):
     """A callback that records what a run logs, in files or with a service.
 
-    A logger implements `write` and `take_back`. This class sees to the rest:
-    only the chief writes, and only in a run that has a directory; what could
-    not be written is a warning, and is written later; steps that will be
-    repeated are taken back, and are held once.
+    A logger implements `write` and `take_back`. This class does the rest. Only
+    the chief writes, and only in a run that has a directory. A failure to
+    write is a warning, and the entries are written later. Steps that will be
+    repeated are taken back, so that each is recorded once.
 
-    While nothing can be written, it is tried again after pauses that grow to a
-    minute, and once more when the run ends. The newest 1,000 entries wait for
-    that, in checkpoints too; older ones are lost.
+    After a failure, writing is tried again after pauses that grow to a minute,
+    and once more when the run ends. Meanwhile, the newest 1,000 entries are
+    kept, also in checkpoints; older ones are lost.
 
     Attributes:
-        takes: the kinds that it records; all others are left out.
-        refused: the exceptions of `write` that mean: not now.
-        in_background: whether `write` takes so long, as over a network, that a
-            thread calls it while training goes on. A checkpoint and the end
-            of the run wait for it.
-        may_lose: whether a run may be done while it could not write all.
+        takes: the kinds that it records; it skips all others.
+        refused: the exceptions of `write` after which it is tried again.
+        in_background: whether a thread calls `write` while training continues,
+            because it is slow, for example over a network. A checkpoint and
+            the end of the run wait for it.
+        may_lose: whether a run may finish although entries were not written.
     """
 
     only_watches = True
@@ -88,22 +88,22 @@ class Logger(Callback, abc.ABC):
         It is called between two graph calls.
 
         Raises:
-            Exception: one of `refused`: it is called again, with these and
-                what has come since.
+            Exception: one of `refused`. It is called again, with these entries
+                and newer ones.
         """
 
     @abc.abstractmethod
     def take_back(self, step: int, *, final: bool) -> None:
-        """Forgets what an earlier attempt has written of steps to come.
+        """Removes entries of an earlier attempt about steps to come.
 
         Args:
             step: the last step that stays.
-            final: whether entries go whose `final` is set, as the run goes on.
+            final: whether to remove `final` entries, because the run continues.
         """
 
     @property
     def where(self) -> str:
-        """What it writes, for warnings."""
+        """The name of its output, for warnings."""
         return f"{type(self).__name__}'s files"
 
     @property
@@ -164,7 +164,7 @@ class Logger(Callback, abc.ABC):
     def on_final_log(
         self, step: int, split: str, logs: dict[str, float]
     ) -> None:
-        """Writes scalars with a mark, which a run that goes on drops."""
+        """Writes scalars with a mark, which a continued run drops."""
         self._add(Entry(step, split, logs, final=True))
 
     def on_values(
@@ -281,5 +281,5 @@ class Logger(Callback, abc.ABC):
 
 
 def kind_of(value: Value) -> Kind:
-    """What a value is."""
+    """Returns the kind of a value."""
     return value.kind if isinstance(value, Media) else "scalar"

@@ -119,7 +119,7 @@ class Loop:
         # the first one after a trace includes what is left to compile.
         self._seconds_per_step = 0.0
         self._is_first_call = True
-        # From here on checkpoints see this loop, and the next one may go on
+        # From here on checkpoints see this loop, and the next one may continue
         # from it once it has ended well.
         self._last, run.built.last = run.built.last, None
         run.state.host = self.state
@@ -250,12 +250,12 @@ class Loop:
             callback.verbose = self._verbose
 
     def try_steps(self, count: int, faults: list[str]) -> float:
-        """Makes steps of a run that is `ready`, and calls nobody for them.
+        """Makes steps of a run that is `ready`, and calls no callback for them.
 
         Args:
             count: how many.
-            faults: gets a sentence on what the guard has found in them, if it
-                would not end the run.
+            faults: gets a description of each fault that the guard finds, if
+                it would not end the run.
 
         Returns:
             The seconds that they took.
@@ -328,7 +328,7 @@ class Loop:
                 assert self._rollback is not None
                 self._rollback.go_back(fault)
                 # A new input from the restored step on, without the batch at
-                # fault. Where batches have no number, the input just goes on.
+                # fault. Where batches have no number, the input just continues.
                 if self._run.plugin.options.batches_by_step:
                     self._iterator = self._trace()
 

@@ -55,7 +55,7 @@ class LoopState:
             check_has_no_end(run.parts.optimizers)
         self._reporter = reporter
         self._callbacks = callbacks
-        # What a user changes to make a stopped run go on.
+        # What a user changes to make a stopped run continue.
         self._asked = {
             "steps": run.steps,
             "configuration": run.plugin.facts.get("configuration"),

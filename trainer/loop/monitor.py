@@ -81,7 +81,7 @@ def check_names(
 
     Raises:
         UserError: it will not, two values would have one name, or not every
-            logger takes a name. In Python, a callback of Keras' kind goes on
+            logger takes a name. In Python, a callback of Keras' kind continues
             with a warning, as in Keras.
     """
     packing = getattr(run.train_runner, "packing", None)
@@ -131,7 +131,7 @@ def check_names(
 
 
 def _kind_of(name: str) -> str:
-    """What is the same for all values of a split: the part before the last."""
+    """Returns the prefix that all values of a split share."""
     if not name.startswith("val_"):
         return ""
     return name.rpartition("/")[0] or "val_"

@@ -114,7 +114,7 @@ class Reporter:
 
     @property
     def sums(self) -> list[Sums | None]:
-        """What a graph call goes on from."""
+        """The sums from which a graph call continues."""
         return [self.intervals[name].sums for name in TRAINING]
 
     def take(self, sums: Sequence[Sums], *, seconds: float) -> None:
@@ -318,7 +318,7 @@ class Reporter:
     ) -> None:
         # As `fit` does, with the newest evaluation among the epoch's values.
         values = self.epoch_values() | validation
-        # Likewise, training goes on with what that has left in metrics.
+        # Likewise, training continues with what that has left in metrics.
         for kept in self.left.values():
             self._run.parts.metrics.states[KEPT] = kept
         measured = tuple(values)

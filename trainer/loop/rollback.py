@@ -144,7 +144,7 @@ class Rollback:
         return self._run.plugin.any_process(nothing)
 
     def go_back(self, fault: Fault) -> None:
-        """Restores the newest checkpoint, to go on without the batch at fault.
+        """Restores the newest checkpoint; the batch at fault is left out.
 
         All processes of a run call this at the same step.
 
@@ -176,7 +176,7 @@ class Rollback:
     def judge(
         self, fault: Fault, *, earlier: int = 0
     ) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-        """What to say of a fault, its entry, and those that there are.
+        """Returns a fault's description, its entry and all entries.
 
         Args:
             fault: what the guard has found.

@@ -28,7 +28,7 @@ from trainer.values.periods import Period, PeriodLike, parse_period
 
 
 class Requests(NamedTuple):
-    """What any process of the run requests; equal in all of them.
+    """The requests of any process of the run; equal in all of them.
 
     Attributes:
         stop: end training here.
@@ -80,12 +80,12 @@ class Run:
         save_now: in `on_save`, whether a checkpoint was requested.
         written: what loggers have written: local files, or directories.
         saved_under: the fingerprint of the configuration under which the
-            checkpoint was saved that it goes on from.
+            checkpoint was saved that it continues from.
         unfired_from: the step before the last graph call, if what is due
             after it has not been called yet.
         take_value: takes what a callback logs, while there is a reporter.
         trains: identifies the variables that the traced steps train.
-        is_resumed: whether it goes on from a checkpoint on disk.
+        is_resumed: whether it continues from a checkpoint on disk.
         tell: says what takes a while and has begun; no one, by default.
         longer: how to ask for a number of steps, with `{}` for the number.
     """
@@ -287,7 +287,7 @@ class Run:
 
     @property
     def traced_for(self) -> tuple[Hashable, ...]:
-        """What a trace of training steps is for, beside their form."""
+        """The conditions of a trace of training steps, besides their form."""
         weights = tuple(sorted((self.spec.class_weight or {}).items()))
         return self.spec.batch_size, weights, self.trains
 
@@ -348,7 +348,7 @@ class Run:
 
         Each reads its own part of the same global batches. With other data on
         a host, the processes would wait for each other at the end of the
-        shorter one, or train on examples that nobody has chosen.
+        shorter one, or train on examples that were not chosen.
 
         Raises:
             UserError: it differs; the message says which process differs in

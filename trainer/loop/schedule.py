@@ -27,7 +27,7 @@ class Epochs:
     first: int = 0
 
     def number(self, step: int) -> int:
-        """The number of the epoch that goes on after a step."""
+        """The number of the epoch that continues after a step."""
         if not self.steps:
             return self.first
         return self.first + (step - self.begin) // self.steps

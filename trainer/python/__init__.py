@@ -1,1 +1,1 @@
-"""What Python needs on top: `fit`, its arguments, history and predictions."""
+"""The surface for Python: `fit`, its arguments, history and predictions."""

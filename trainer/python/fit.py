@@ -21,10 +21,10 @@ from trainer.values.words import shown
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitData:
-    """What `fit` was given as data.
+    """The data that `fit` was given.
 
     Attributes:
-        x: inputs, or whatever yields batches; `None` for the Trainer's data.
+        x: inputs, or data that yields batches; `None` for the Trainer's data.
         y: targets, if `x` is arrays.
         sample_weight: if `x` is arrays.
         validation_data: `(x, y)`, `(x, y, sample_weight)`, what yields
@@ -236,7 +236,7 @@ def _in_order(
 def evaluations_of(
     data: FitData, *, freq: Any, steps: int | None, has_eval: bool
 ) -> dict[str, Any]:
-    """What `fit` evaluates and when, as arguments of a host loop.
+    """Returns what `fit` evaluates and when, as arguments of a host loop.
 
     Args:
         data: what `fit` was given.

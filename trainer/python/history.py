@@ -81,7 +81,7 @@ class History(Callback, keras.callbacks.History):
         return [number + 1 for number in numbers]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: values, without the run and its model."""
+        """Returns the values to pickle, without the run and its model."""
         plain = History()
         plain.extend(self)
         plain.params = self.params

@@ -76,7 +76,7 @@ class Splits:
         size = batch_size or (given and given.batch_size) or self.batch_size
         if given is not None:
             self._data = given
-        # Data is taken anew each time: the user may have changed the arrays.
+        # Data is taken again each time: the user may have changed the arrays.
         if given is not None or size != self.batch_size:
             self._made = {}
         self.batch_size = size

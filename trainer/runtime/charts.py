@@ -1,4 +1,4 @@
-"""What curves need: matplotlib, which is an extra.
+"""Curves, drawn with matplotlib, which is an extra.
 
 Nothing here imports TensorFlow.
 """

@@ -80,7 +80,7 @@ def _without_stderr() -> Iterator[None]:
     # The messages come from C++, so redirecting `sys.stderr` is not enough.
     sys.stderr.flush()
     stderr = os.dup(2)
-    # A file, because a pipe that nobody reads would soon be full and block.
+    # A file, because a pipe that is not read would soon be full and block.
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:

@@ -1,6 +1,6 @@
 """Private names of Keras, TensorFlow and gin: each is required at start.
 
-An upgrade that moves one then fails with a sentence before the first step,
+An upgrade that moves one then fails with an error before the first step,
 not with a wrong number. Each package has one file that may use such names.
 """
 

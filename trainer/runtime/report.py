@@ -29,7 +29,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """What belongs together.
+    """Rows that belong together, under a title.
 
     Attributes:
         title: such as `"model"`.

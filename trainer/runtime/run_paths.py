@@ -1,7 +1,7 @@
 """A run directory: where it may be, what may be in it, and whether it is done.
 
-What no run can use is refused in a sentence. Nothing here imports TensorFlow
-where the run directory is local.
+A path that no run can use is rejected with an error message. Nothing here
+imports TensorFlow where the run directory is local.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Checks of stored values, before anything is done with them.
 
-A checkpoint may have been written by another version, or by somebody who
+A checkpoint may have been written by a different version, or by someone who
 wants to do harm. A check takes a value and a name for it, and raises `Misfit`:
 
     check = record({"best": Number | None, "wait": Count})

@@ -57,7 +57,7 @@ class Terminated(BaseException):
 
     Like `KeyboardInterrupt` it is not an `Exception`: the code that it
     interrupts, such as an import that may fail, must not handle it as an
-    error of its own and go on.
+    error of its own and continue.
 
     Args:
         number: the signal's.

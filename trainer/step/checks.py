@@ -167,7 +167,7 @@ def check_inputs(model: keras.Model, x: Any, *, batch_size: int | None) -> None:
 
 def _inputs_by_name(x: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(x, dict):
-        # Keras passes over the others, as `fit` does.
+        # Keras skips the others, as `fit` does.
         if all(name in x or is_optional(wanted[name]) for name in wanted):
             return {name: x[name] for name in wanted if name in x}
         found = f"is a dict with {', '.join(map(repr, x))}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # It reads the context.
 
 @dataclasses.dataclass
 class Drawing:
-    """What the random numbers of a step depend on.
+    """The inputs of the random numbers of a step.
 
     Attributes:
         key: of the seed, the step, the micro-batch and the replica.
@@ -35,7 +35,7 @@ class Drawing:
 
 
 class StepContext(threading.local):
-    """What surrounds a step; outside of one, all of it is `None` or empty.
+    """The surroundings of a step; outside of one, all are `None` or empty.
 
     Attributes:
         batch: the replica's batch, whose number of examples weighs what

@@ -20,7 +20,7 @@ from trainer.values.configurable import ShowsArguments, configurable
 
 
 class Measured(NamedTuple):
-    """What the guard looks at in a step; equal on every replica.
+    """The values that the guard checks in a step; equal on every replica.
 
     Attributes:
         loss: float32 scalar, the loss of the global batch.
@@ -49,11 +49,12 @@ class Fault(NamedTuple):
 
 @configurable(module="trainer")
 class Guard(ShowsArguments):
-    """What counts as divergence, and what then happens.
+    """Defines divergence, and what happens then.
 
-    A loss or a gradient that is not finite always does. Each step is checked
-    before its update, which a bad step does not make. The host learns of it at
-    the end of its loop, before anything else sees or saves the result.
+    A loss or a gradient that is not finite always counts as divergence.
+    Each step is checked before its update, and a bad step makes none. The host
+    learns of it at the end of its loop, before anything else sees or saves the
+    result.
 
     A Trainer that overrides `train_step` cannot have a guard: its update could
     not be held back.
@@ -87,7 +88,7 @@ class Guard(ShowsArguments):
         self.max_rollbacks = max_rollbacks
 
     def reason(self, loss: float, norm: float) -> str:
-        """What is wrong with a step that was found to be bad."""
+        """Returns what is wrong with a bad step."""
         if not math.isfinite(loss):
             return f"loss is {loss}"
         # In float32, as in the graph: a limit that float32 rounds must be

@@ -22,7 +22,7 @@ from trainer.step.operations import operations_of
 PYTHON = frozenset(
     {"EagerPyFunc", "Print", "PrintV2", "PyFunc", "PyFuncStateless"}
 )
-# XLA leaves these checks out, which nobody must lose without asking for it.
+# XLA omits these checks, so steps that have them do not choose it themselves.
 # Lookups are checked in another way, see `trainer.step.lookups`.
 CHECKS = PYTHON | {
     "Assert",
@@ -53,7 +53,7 @@ _FLOPS_OF_RANDOM = 1500
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a step consists of.
+    """The parts of a step.
 
     Attributes:
         types: of its operations.

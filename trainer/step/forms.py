@@ -40,7 +40,7 @@ class Form(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StrategyOptions:
-    """What a strategy plugin can do, and what its devices need.
+    """The abilities of a strategy plugin, and the needs of its devices.
 
     Attributes:
         static_shapes: every batch has the same shape: a short training

@@ -1,4 +1,4 @@
-"""What steps log: the names of their results, and values over an interval."""
+"""Logs of steps: names of their results, and values over an interval."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ class Interval:
         name: such as `"epoch"`.
 
     Attributes:
-        sums: what the next graph call goes on from; `None` before a step.
+        sums: from which the next graph call continues; `None` before a step.
     """
 
     def __init__(self, metrics: MetricSet, name: str) -> None:
@@ -86,7 +86,7 @@ class Interval:
         self._metrics.states.pop(self._name, None)
 
     def state(self) -> dict[str, list[np.ndarray]]:
-        """What a checkpoint must hold of an interval that is under way.
+        """Returns the state of the current interval for a checkpoint.
 
         The first axis of each sum counts replicas.
         """

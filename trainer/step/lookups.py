@@ -69,7 +69,7 @@ def _operations() -> Sequence[tf.Operation]:
 
 
 def _limit(operation: tf.Operation) -> int | None:
-    """What each number must be less than; `None` if that is not known."""
+    """Returns the bound of each number; `None` if it is unknown."""
     if operation.type != TYPE or operation.inputs[0].shape.rank is None:
         return None
     axis = tf.get_static_value(operation.inputs[2])

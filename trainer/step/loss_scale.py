@@ -33,7 +33,7 @@ class LossScale:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What a checkpoint must hold."""
+        """The variables to save in a checkpoint."""
         return [self._scale, self._good_steps]
 
     @property

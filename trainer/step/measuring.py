@@ -1,4 +1,4 @@
-"""What surrounds a replica's step, and what the step logs: sums that add up."""
+"""The surroundings of a replica's step, and the sums that it logs."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What a step does on a replica: the methods that research code overrides.
+"""A step on a replica: the methods that research code overrides.
 
 `trainer.Trainer` is a `BaseStep`; `trainer.step.train_step` calls it: sums on
 each replica, one reduction, one division. See
@@ -27,7 +27,7 @@ from trainer.step.spec import StepSpec
 
 
 class GradientSums(NamedTuple):
-    """What one replica's batch adds to loss and gradient, before the division.
+    """The sums that one replica's batch adds to loss and gradient.
 
     Attributes:
         gradients: by denominator, variable number to gradient sum.
@@ -39,7 +39,7 @@ class GradientSums(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """What all replicas agree on, equal on each.
+    """The values that are equal on all replicas.
 
     Attributes:
         gradients: variable number to the gradient of the global loss.
@@ -274,7 +274,7 @@ class BaseStep:
     def metric_increments(
         self, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> StepLogs:
-        """What a batch adds to each metric; a step returns it."""
+        """Returns what a batch adds to each metric; a step returns it."""
         metrics = self._spec.parts.metrics
         return metrics.logs(metrics.calls(y, y_pred, sample_weight))
 
@@ -340,7 +340,7 @@ def _terms(
 
 
 def _loss_factor(spec: StepSpec) -> tf.Tensor:
-    """What the loss is multiplied by, so that float16 gradients fit."""
+    """The factor of the loss that keeps float16 gradients in range."""
     loss_scale = spec.parts.loss_scale
     if loss_scale is None:
         return tf.constant(1.0)

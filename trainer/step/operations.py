@@ -1,4 +1,4 @@
-"""What can be told of the operations of a graph, and of its functions'."""
+"""Facts about the operations of a graph and of its functions."""
 
 import re
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""What is found out on the first batch, before a step is traced.
+"""Checks on the first batch, before a step is traced.
 
 Where steps cut a batch, the probe tries whether they may. Most Keras metrics
 are known to add up. Any other is tried, and if it does not add up, it is

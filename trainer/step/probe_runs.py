@@ -88,7 +88,7 @@ class Result(NamedTuple):
 
 
 class Run:
-    """What a step does with some of the examples.
+    """The results of a step on some of the examples.
 
     Attributes:
         rows: the numbers of the examples.
@@ -143,7 +143,7 @@ class Run:
             self.take("loss", name, value, "rows")
 
     def value_of(self, variable: tf.Variable) -> Any:
-        """What a variable would hold by now."""
+        """Returns the value that a variable would have by now."""
         found = self.results.get(id(variable))
         if found is None:
             return variable.read_value()

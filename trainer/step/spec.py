@@ -145,7 +145,7 @@ class StepSpec:
 
     @property
     def options(self) -> StrategyOptions:
-        """What the strategy allows."""
+        """The forms of a step that the strategy allows."""
         return self.plugin.options
 
     def is_for_xla(self, *, training: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Puts what an object holds beside its configuration into a copy of it.
+"""Copies state of an object that its configuration does not hold.
 
 A copy is made from a configuration, which does not say everything: weights,
 vocabularies, flags of single variables, and attributes that were set later.

@@ -168,7 +168,7 @@ def check_has_no_end(
     """Checks that optimizers need no end of training, which `fit` has.
 
     Raises:
-        UserError: one writes weights then, and a run may go on.
+        UserError: one writes weights then, and a run may continue.
     """
     for one in by_part(optimizers).values():
         if one.use_ema or not is_of_keras(one, "finalize_variable_values"):
@@ -198,7 +198,7 @@ def follow_rates(parts: Parts, factory: Any, known: dict[str, float]) -> None:
 def give_back_states(
     parts: Parts, factory: Any, known: dict[str, float], *, with_rate: bool
 ) -> None:
-    """Lets optimizers that had a state go on with that of their copies."""
+    """Lets optimizers that had a state continue with that of their copies."""
     for name, one, made in _copies(parts, factory):
         if one.built:
             for variable, value in zip(

@@ -31,7 +31,7 @@ MakeDataset = Callable[..., tf.data.Dataset]
 
 @dataclasses.dataclass(frozen=True)
 class Detection:
-    """What a plugin found on this machine.
+    """The devices or peers that a plugin found on this machine.
 
     Attributes:
         rank: `--strategy=auto` takes the plugin with the highest rank.
@@ -50,9 +50,9 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
     gin parameters.
 
     Attributes:
-        name: what `--strategy=` takes.
-        facts: what must be equal in all processes before they start, such
-            as the configuration's hash; set before `create`.
+        name: the value for `--strategy=`.
+        facts: values that must be equal in all processes before they start,
+            such as the configuration's hash; set before `create`.
         options: which forms of a step it allows.
         takes_over: the class of strategies made by the user under which it
             runs steps. It is then made without arguments, and `create` is not
@@ -73,7 +73,7 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
 
     @classmethod
     def detect(cls) -> Detection | None:
-        """What this plugin could use on this machine; `None` for nothing."""
+        """Returns what this plugin could use on this machine, or `None`."""
         return None
 
     @abc.abstractmethod
@@ -157,13 +157,13 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
         return None
 
     def check(self, programs: Programs) -> Sequence[Section]:
-        """What this strategy finds out about a run in a check.
+        """Returns what this strategy finds out about a run in a check.
 
         Args:
             programs: what a replica would run.
 
         Returns:
-            What the report says of it, beside what every check finds out.
+            Sections of the report, in addition to those of every check.
 
         Raises:
             UserError: the run would not start, or fail.
@@ -236,7 +236,7 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
         return False
 
     def describe(self) -> dict[str, Any]:
-        """What `run.json` says about devices and cluster."""
+        """Returns the entries of `run.json` about devices and cluster."""
         return {
             "strategy": self.name,
             "replicas": self.num_replicas,

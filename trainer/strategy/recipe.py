@@ -1,4 +1,4 @@
-"""`Recipe`: what a Trainer was given, beside its data and its strategy."""
+"""`Recipe`: a Trainer's arguments, except its data and its strategy."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _COMPILED = (
 
 @dataclasses.dataclass(kw_only=True)
 class Recipe:
-    """What model, optimizers, metrics and steps are made of.
+    """The arguments that define model, optimizers, metrics and steps.
 
     Attributes:
         name: of the Trainer's class, for messages.
@@ -139,7 +139,7 @@ class Recipe:
             )
 
     def is_compiled_again(self) -> bool:
-        """Takes what a given model was compiled with anew; whether it was.
+        """Takes a given model's new `compile` arguments; whether there are any.
 
         Raises:
             UserError: it is compiled with what cannot be honored.
@@ -193,7 +193,7 @@ class Recipe:
         self.run_eagerly, self.jit_compile = True, "graph"
 
     def spec(self, **of_call: Any) -> StepSpec:
-        """What the steps of a call are made of.
+        """Returns the specification of the steps of a call.
 
         Args:
             **of_call: the fields of a `StepSpec` that are not in here.

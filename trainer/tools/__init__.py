@@ -1,1 +1,1 @@
-"""Commands beside `python -m trainer`; nothing else here imports them."""
+"""Commands besides `python -m trainer`; nothing else here imports them."""

@@ -76,7 +76,7 @@ def _check(name: str) -> None:
 
 
 def _write(name: str) -> None:
-    # First, so that of two commands only one goes on.
+    # First, so that of two commands only one continues.
     os.mkdir(name)
     for path in _TEMPLATE.rglob("*.txt"):
         # Without the suffix, which keeps the template from being code here.

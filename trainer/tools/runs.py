@@ -282,7 +282,7 @@ def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _used(configuration: dict[str, str]) -> dict[str, str]:
-    """What was configured, with one name for the learning rate."""
+    """Returns the configuration, with one name for the learning rate."""
     used = dict(configuration)
     rate = used.pop(_RATE, "None")
     if rate != "None":
@@ -338,7 +338,7 @@ def _shown(text: str) -> Text:
 
 
 def resumed(name: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments with which a run goes on.
+    """Returns the arguments that continue a run.
 
     Args:
         name: its path, or the end of that below `runs`.

@@ -1,1 +1,1 @@
-"""What values the parameters of configurables may have."""
+"""The values that parameters of configurables may have."""

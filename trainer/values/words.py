@@ -128,7 +128,7 @@ class _Short(reprlib.Repr):
 
 
 def advice(value: Any, annotation: Any) -> str:
-    """Returns a sentence on what was probably meant, after a space, or `""`."""
+    """Returns a hint at what was probably meant, after a space, or `""`."""
     parts = list(parts_of(annotation))
     choices: list[Any] = []
     for part in parts:

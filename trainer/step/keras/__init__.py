@@ -1,1 +1,1 @@
-"""What a Keras model and its variables need in order to run on replicas."""
+"""The needs of a Keras model and its variables to run on replicas."""

@@ -62,7 +62,7 @@ def keras_mask(tensor: Any) -> tf.Tensor | None:
 
 
 def attached(tensor: Any) -> dict[str, tf.Tensor]:
-    """What Keras reads off a tensor beside its values, by the attribute.
+    """The attributes that Keras reads off a tensor.
 
     Its crossentropies, losses and metrics alike, compute from the logits of a
     softmax or sigmoid where they find them.
@@ -177,7 +177,7 @@ def symbolic_outputs(model: keras.Model) -> Any:
 
 
 def compiled_with(model: keras.Model) -> dict[str, Any]:
-    """What the user has compiled a model with, without what was left out.
+    """Returns the arguments of `compile` that the user has given a model.
 
     Returns:
         The arguments of `compile` by name, with the optimizer that it has set;
@@ -190,7 +190,7 @@ def compiled_with(model: keras.Model) -> dict[str, Any]:
 
 
 def left_by_compile(model: keras.Model) -> tuple[Any, Any]:
-    """What the user's last call of `compile` has left.
+    """Returns the result of the user's last call of `compile`.
 
     Returns:
         What tells it from others, and the optimizer that it set; `None` and
@@ -223,7 +223,7 @@ def compile_for_callbacks(
 
 
 def lambda_options(layer: keras.layers.Lambda) -> dict[str, Any]:
-    """What makes a `Lambda` again, with its functions as they are.
+    """Returns arguments for a copy of a `Lambda`, with its own functions.
 
     `get_config` has their code instead, which Keras refuses to read, and which
     has lost the names that it uses.
@@ -411,7 +411,7 @@ def separate_added_losses(model: keras.Model) -> None:
 
 
 def added_losses(model: keras.Model) -> list[tuple[str, tf.Tensor]]:
-    """What layers passed to `add_loss` in the last call, with their names.
+    """Returns the values of `add_loss` in the last call, with layer names.
 
     It includes activity regularizers, but not weight regularizers.
     """

@@ -44,7 +44,7 @@ _COLLECTIVE = "Collective"
 
 
 class Untracked:
-    """What training leaves that no checkpoint holds.
+    """Training state that no checkpoint holds.
 
     Args:
         known: the variables that checkpoints hold, or need not.
@@ -63,7 +63,7 @@ class Untracked:
         """Checks that checkpoints can hold all that training leaves.
 
         Raises:
-            UserError: a resumed run would go on differently.
+            UserError: a resumed run would continue differently.
         """
         if self.lost:
             raise UserError(self.lost[0])
@@ -97,7 +97,7 @@ def check(
         refuse: whether the run saves.
 
     Raises:
-        UserError: a run that saves would go on differently once it is resumed.
+        UserError: a run that saves would differ once it is resumed.
     """
     if tf.executing_eagerly():
         return

@@ -1,4 +1,4 @@
-"""What is known of the losses of Keras: one table."""
+"""A table of the losses of Keras."""
 
 import dataclasses
 from typing import Any, Literal
@@ -58,7 +58,7 @@ class KerasLoss:
 
     @classmethod
     def of(cls, loss: keras.losses.Loss | None) -> "KerasLoss | None":
-        """What is known of a loss; `None` if it is not Keras' own."""
+        """Returns the entry of a loss; `None` if it is not Keras' own."""
         function, options = function_of_loss(loss) if loss else (None, {})
         name = getattr(function, "__name__", "")
         # By identity: a function of a user's may have the same name.
@@ -86,7 +86,7 @@ class KerasLoss:
 
 
 def loss_by_name(name: str) -> Any:
-    """What `compile` takes a loss's name for."""
+    """Returns the loss that `compile` makes of a name."""
     return (
         _by_shape if name in ("crossentropy", "ce") else keras.losses.get(name)
     )

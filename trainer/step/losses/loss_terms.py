@@ -151,7 +151,7 @@ def _term_of(
 def _listed(
     spec: StepSpec, outputs: Outputs, values: Any
 ) -> list[tuple[OutputLoss, Any]]:
-    """What `per_example_loss` returned, by loss.
+    """Returns the values of `per_example_loss`, by loss.
 
     Of research code a position may be `None`, where the values are for several
     outputs, or for none.
@@ -217,7 +217,7 @@ def _weight_of(name: str, sample_weight: Any) -> Any:
 def global_term(
     spec: StepSpec, y: Any, y_pred: Any, *, here: ReplicaBatch
 ) -> Term:
-    """What `Trainer.global_loss` adds to the loss, on one replica.
+    """Returns what `global_loss` adds to the loss, on one replica.
 
     Every replica computes it from the outputs of all replicas, and weighs it by
     its share of the examples. So the replicas' losses add up to the loss, and
@@ -274,7 +274,7 @@ def _check_batch(spec: StepSpec, here: ReplicaBatch, name: str) -> None:
 def added_terms(
     model: keras.Model, here: ReplicaBatch, kinds: AddedLosses = None
 ) -> list[Term]:
-    """What `add_loss` and activity regularizers added in a forward pass.
+    """Returns the losses that layers added in a forward pass.
 
     In Keras they are averages over the batch, so each is weighed by the number
     of examples. An average over a padded batch includes its padding.
@@ -303,7 +303,7 @@ def added_terms(
 def model_term(
     model: keras.Model, batch: Any, y_pred: Any, *, training: bool
 ) -> Term:
-    """What a model's own `compute_loss` returns, for a whole global batch.
+    """Returns a model's own `compute_loss`, for a whole global batch.
 
     Args:
         model: whose loss it is, with what layers have added.

@@ -74,7 +74,7 @@ class Outputs:
         return cls(y_pred, getattr(model, "output_names", None))
 
     def split(self, value: Any, *, what: str) -> list[Any]:
-        """What is given for each output, `None` where nothing is.
+        """Returns the value for each output, `None` where there is none.
 
         Args:
             value: a dict by name, a list, or the structure of the outputs, of

@@ -34,7 +34,7 @@ class Term(NamedTuple):
         return self._replace(total=self.total * factor)
 
     def in_logs(self) -> "Term":
-        """What is logged of it."""
+        """The term that is logged."""
         if self.logged is None:
             return self
         return Term(self.logged[0], self.total, self.logged[1])
@@ -160,7 +160,7 @@ def _same_rank(
 
 
 def _both(left: tf.Tensor | None, right: tf.Tensor | None) -> tf.Tensor | None:
-    """What passes both masks."""
+    """Combines two masks."""
     if left is None or right is None:
         return right if left is None else left
     left, right = _same_rank(left, right)

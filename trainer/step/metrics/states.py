@@ -90,7 +90,7 @@ class Measure:
         return [b - a for a, b in zip(start, after, strict=True)]
 
     def result(self, total: Sequence[Any] | None) -> Any:
-        """What the metric makes of a sum; `None` of none."""
+        """Returns the metric's result for a sum; `None` for none."""
         if total is None:
             return None
         # Increments are summed in float64. NumPy casts a number in a hundredth
@@ -189,7 +189,7 @@ class Ordered(Measure):
         return state if is_own else self.initial
 
     def result(self, state: Any) -> Any:
-        """What the metric makes of a state; `None` of none."""
+        """Returns the metric's result for a state; `None` for none."""
         return None if state is None else result(self.metric, state)
 
 
@@ -271,7 +271,7 @@ def _as_array(part: tf.Tensor | None) -> np.ndarray | None:
 
 
 def initial_state(metric: keras.Metric) -> list[np.ndarray]:
-    """What a metric's variables hold before its first update.
+    """Returns a metric's variables as they are before its first update.
 
     An overridden `reset_state` defines it. Keras' default sets everything to
     zero, even a variable with another initializer.
@@ -311,7 +311,7 @@ def keeps(metric: keras.Metric, calls: Sequence[Call]) -> bool:
 
 
 def was_reset(metric: keras.Metric, state: Sequence[Any]) -> list[Any]:
-    """What a metric's own `reset_state` makes of a state."""
+    """Returns a state after a metric's own `reset_state`."""
     mapping = list(zip(metric.variables, state, strict=True))
     with keras.StatelessScope(state_mapping=mapping) as scope:
         metric.reset_state()
@@ -340,7 +340,7 @@ def updated(
 
 
 def result(metric: keras.Metric, state: Sequence[Any]) -> Any:
-    """What a metric makes of a state: a number, an array or a dict of these."""
+    """Returns a metric's result: a number, an array or a dict of these."""
 
     def read(value: Any) -> Any:
         # Read it within the scope: outside of it a variable has the value of
@@ -392,7 +392,7 @@ def as_numbers(
 
 
 def declared(metric: keras.Metric) -> bool | None:
-    """What a metric says of itself: `additive`, see `trainer.additive`."""
+    """Returns a metric's own `additive`; see `trainer.additive`."""
     said = getattr(metric, "additive", None)
     return said if isinstance(said, bool) else None
 

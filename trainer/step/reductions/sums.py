@@ -2,7 +2,7 @@
 
 Additions round, so their order shows in a sum's last bits. Each replica
 therefore adds up its own results step by step, in float64, and a graph call
-goes on where the previous one stopped. Replicas are only added up when a sum
+continues where the previous one stopped. Replicas are only added up when a sum
 is read. So no sum depends on where a graph call ended, or on whether the run
 was stopped in between.
 """
@@ -171,7 +171,7 @@ class Sums:
 def stacked(
     carried: Sequence[Sums | None], packing: Packing, replicas: int
 ) -> Any:
-    """What a graph call goes on from: `[len(carried), replicas, size]`."""
+    """Sums to continue from, of shape `[len(carried), replicas, size]`."""
     first = carried[0]
     # The usual case: all sums come from one graph call, whose result goes
     # straight into the next one, without a look at its values.

@@ -1,7 +1,7 @@
-"""What schedulers and launchers say of a task: its rank, and of how many.
+"""The rank of a task and the number of tasks, as schedulers tell them.
 
 A program that several of them start as one job, and that takes itself for the
-only one, trains as many times as it is started, and nobody is told.
+only one, trains as many times as it is started, without a warning.
 """
 
 import os
@@ -80,7 +80,7 @@ SCHEDULERS = (
 
 
 class Told(NamedTuple):
-    """What one scheduler says.
+    """The information from one scheduler.
 
     Attributes:
         by: the scheduler.
@@ -96,7 +96,7 @@ class Told(NamedTuple):
 
 
 def told(environ: Mapping[str, str] = os.environ) -> list[Told]:
-    """What all schedulers say that this is one of several tasks.
+    """Returns what schedulers say if this is one of several tasks.
 
     Raises:
         UserError: a variable is no number, or they contradict each other.

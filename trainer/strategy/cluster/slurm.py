@@ -91,7 +91,7 @@ def resolve(
         for node, count in zip(nodes, counts, strict=True)
         for local in range(count)
     ]
-    # It may go on, as in `cyclic:block`; the rest is about the sockets of a
+    # It may continue, as in `cyclic:block`; the rest is about the sockets of a
     # node.
     if environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic"):
         tasks.sort(key=lambda task: task[1])

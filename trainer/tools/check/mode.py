@@ -33,7 +33,7 @@ _WRITERS = (
 
 
 class Check:
-    """What a run does in this mode; see `trainer.experiment.Tool`.
+    """The work of a run in this mode; see `trainer.experiment.Tool`.
 
     Attributes:
         sections: what was found.

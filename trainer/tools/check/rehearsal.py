@@ -160,7 +160,7 @@ def _exports(loop: Loop) -> list[Section]:
 
 
 def _bytes(variables: Sequence[Any]) -> int:
-    """What variables take on one device."""
+    """Returns the bytes that variables take on one device."""
     return sum(
         math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables
     )
