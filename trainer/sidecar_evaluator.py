@@ -78,18 +78,18 @@ def follow(
     was no new checkpoint for `eval_timeout`.
 
     Callbacks that do something in `on_test_*` are called as in the training
-    process, and what they add to the values in `on_test_end`, or log, is kept.
-    Of the other events they get `setup` and `close`, but none of training.
-    Callbacks that save are left out, and Keras' `TensorBoard`, as both
-    processes would write to its folder.
+    process, and the values that they add in `on_test_end`, or log, are kept.
+    They also get `setup` and `close`, but no event of training. Callbacks that
+    save are left out, and so is Keras' `TensorBoard`, as both processes would
+    write to its folder.
 
     Every file in the run directory has one writer. The values go to the
     callbacks whose `only_watches` is set, and these then write to files of
     their own (`metrics_evaluator.jsonl`, `evaluator/`).
 
     Args:
-        run: built; its Trainer may have another strategy than that which is
-            followed.
+        run: built; its Trainer may have a different strategy from the run
+            that it follows.
         asked: the options of that run.
         is_over: whether it has ended well.
 

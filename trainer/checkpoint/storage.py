@@ -70,7 +70,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, files.NotAFile)
 
 
 class OtherFormat(UserError):
-    """A checkpoint was written by another version of the trainer.
+    """A checkpoint was written by a different version of the trainer.
 
     It is not skipped like a damaged one.
     """

@@ -36,7 +36,7 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
 
     `on_train_begin` is called in every attempt, after everything is restored.
     To do something once per run, check that `run.step == 0`. `on_epoch_begin`
-    is also called when an attempt starts within an epoch; afterwards, the
+    is also called when a run continues within an epoch; afterwards, the
     variables and the callbacks' states are reset to what they were.
 
     Attributes:

@@ -63,31 +63,32 @@ class Run:
         plugin: the strategy.
         parts: model, optimizers, metrics and state variables.
         model: the model; its variables live in the strategy's scope.
-        state: what checkpoints hold.
-        accounts: where the time goes.
+        state: the contents of checkpoints.
+        accounts: the time spent on each activity.
         stop_reason: why training ended early, or is about to; `None` if it did
             not.
-        restart_reason: why the run saves and leaves, to be started again.
+        restart_reason: why the run saves and exits, to be started again.
         save_requested: whether a checkpoint is wanted.
-        logged: what `log` was given, and no logger has taken yet.
+        logged: values given to `log` that no logger has taken yet.
         evaluating: the split that is being evaluated, from `on_test_begin` to
-            `on_test_end`; else `None`.
+            `on_test_end`; otherwise `None`.
         steps: the step at which training ends; `None` where nothing trains.
         epochs: of this call.
         sets: the splits that it evaluates.
         saves: whether a callback saves checkpoints.
         keras_ends: whether a callback of Keras' kind acts in `on_train_end`.
         save_now: in `on_save`, whether a checkpoint was requested.
-        written: what loggers have written: local files, or directories.
+        written: local files or directories that loggers have written.
         saved_under: the fingerprint of the configuration under which the
             checkpoint was saved that it continues from.
-        unfired_from: the step before the last graph call, if what is due
-            after it has not been called yet.
-        take_value: takes what a callback logs, while there is a reporter.
+        unfired_from: the step before the last graph call, if the events that
+            are due after it have not been called yet.
+        take_value: takes values that a callback logs, while there is a
+            reporter.
         trains: identifies the variables that the traced steps train.
         is_resumed: whether it continues from a checkpoint on disk.
-        tell: says what takes a while and has begun; no one, by default.
-        longer: how to ask for a number of steps, with `{}` for the number.
+        tell: announces the start of slow work; does nothing by default.
+        longer: the command to train longer, with `{}` for the steps.
     """
 
     def __init__(

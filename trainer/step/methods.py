@@ -53,8 +53,8 @@ class Reduced(NamedTuple):
 class BaseStep:
     """A step of training and of evaluation, in replica context.
 
-    The first five methods are what research code overrides, the others what
-    it builds a `train_step` of.
+    Research code overrides the first five methods, and builds a `train_step`
+    from the others.
     """
 
     # Of what is traced now: other calls have others.
@@ -85,8 +85,8 @@ class BaseStep:
 
         Every replica computes it, from the same numbers. It is added to the
         per-example losses, if there are any. It cannot be combined with sample
-        weights or micro-batches. What it needs of the inputs the data has to
-        yield among the targets: these travel between replicas.
+        weights or micro-batches. If it needs parts of the inputs, the data has
+        to yield them among the targets, which travel between replicas.
 
         Args:
             y: targets of the global batch.
@@ -100,14 +100,14 @@ class BaseStep:
     def train_step(self, batch: Any) -> StepLogs:
         """One optimizer step on one replica.
 
-        Runs in replica context on the replica's part of the global batch; of
-        a short batch it may be smaller than others. A replica that gets none
-        of it has one example of zeros instead, and what it returns counts
-        nothing.
+        Runs in replica context on the replica's part of the global batch; the
+        parts of a short batch may have different sizes. A replica that gets
+        none of it has one example of zeros instead, and its results do not
+        count.
 
         Args:
-            batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or whatever the
-                data yields.
+            batch: `x`, `(x, y)`, `(x, y, sample_weight)`, or any other
+                structure that the data yields.
 
         Returns:
             Name to `Average` (a replica's own sums, not reduced), to a
@@ -123,8 +123,8 @@ class BaseStep:
         """Measures one replica's batch.
 
         Arguments and result are as in `train_step`. Under a strategy with
-        static shapes the batch is `(x, y, sample_weight)`, whatever the data
-        yields: padding has weight 0.
+        static shapes the batch is always `(x, y, sample_weight)`, as padding
+        has weight 0.
         """
         _, logs = measure(self._spec, batch, training=False)
         return logs
@@ -210,7 +210,7 @@ class BaseStep:
         Args:
             tape: recorded this replica's part of the loss.
             loss: this replica's sum and count, see `trainer.average`.
-            variables: what to differentiate with respect to.
+            variables: the variables to differentiate with respect to.
 
         Returns:
             For each variable the gradient of (sum of totals) / (sum of

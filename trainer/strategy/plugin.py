@@ -103,7 +103,7 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this process runs beside a cluster and only evaluates.
+        """Whether this process is outside of the cluster and only evaluates.
 
         It then has its own strategy, without peers, and is the chief of it.
         """
@@ -112,8 +112,8 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Which flags are set in any process of the run.
 
-        What a process decides by its own clock or signals goes through here,
-        so that all processes do the same at the same step.
+        Decisions that a process makes by its own clock or signals go through
+        here, so that all processes do the same at the same step.
 
         Args:
             flags: the same number in all processes.
@@ -125,14 +125,14 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
         return self.any_of([flag])[0]
 
     def check_alike(self, facts: Mapping[str, Any]) -> None:  # noqa: B027
-        """Compares what must be equal in all processes of the run.
+        """Compares values that must be equal in all processes of the run.
 
         Args:
             facts: JSON values by name, such as the step.
 
         Raises:
-            UserError: they differ; the message says which process differs in
-                what.
+            UserError: they differ; the message names the values and the
+                process that differs.
         """
 
     @property
@@ -160,7 +160,7 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
         """Returns what this strategy finds out about a run in a check.
 
         Args:
-            programs: what a replica would run.
+            programs: the programs that a replica would run.
 
         Returns:
             Sections of the report, in addition to those of every check.
@@ -183,7 +183,7 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
             dtype: such as `"float16"`.
 
         Returns:
-            What the devices compute in instead, and what to set.
+            The reason, with the dtype to set instead.
         """
         return None
 
@@ -217,13 +217,13 @@ class StrategyPlugin(ShowsArguments, abc.ABC):
             )
 
     def runner(self, step: Step, *, training: bool) -> GraphLoop:
-        """Makes what runs many steps in one call."""
+        """Makes the loop that runs many steps in one call."""
         return GraphLoop(step, self.strategy)
 
     def stack_runner(self, step: Step) -> StackLoop:
-        """Makes what runs a step over stacks of batches, in one program.
+        """Makes the loop that runs a step over stacks of batches.
 
-        Called only where `StrategyOptions.takes_stacks` says so.
+        It is one program. Called only if `StrategyOptions.takes_stacks` is set.
         """
         return StackLoop(step, self.strategy, self.devices()[0])
 
