@@ -256,4 +256,4 @@ def test_mixed_precision_is_tried_as_well(results):
 def test_a_decay_that_varies_is_refused(results):
     said = str(found_in(results, "refused", "mirrored_2")["said"])
     assert "counts' keeps a value that is no mean over the batch" in said
-    assert "Valid without a word are means and n = d * n + s" in said
+    assert "Means, and n = d * n + s for a constant d" in said

@@ -182,7 +182,7 @@ def test_what_hangs_twice_at_a_step_is_a_defect(runs):
         runs.plan("single predict 0 hold")
         process = runs.train(*flags).must_end(code)
         assert reading.record(runs.model_dir)["exit_reason"] == reason
-    assert "error: the same at the same step" in process.log
+    assert "error: the same failure happened at the same step" in process.log
     runs.train(*flags).must_end(0)
 
 

@@ -260,7 +260,7 @@ def test_another_format_is_refused(saved, tmp_path):
     shutil.copytree(model_dir, tmp_path / "run")
     path = tmp_path / "run" / "checkpoints" / "step_00000010"
     rewrite(path, set_to("format", value=storage.FORMAT + 1))
-    with pytest.raises(UserError, match="another version of the trainer"):
+    with pytest.raises(UserError, match="different version of the trainer"):
         train(tmp_path / "run", 12)
     assert saved_steps(tmp_path / "run")[-1] == 10
 

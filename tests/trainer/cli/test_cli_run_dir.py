@@ -84,14 +84,14 @@ def test_a_failure_to_record_the_end_is_only_logged(tmp_path):
 def test_another_configuration_warns_with_the_lines(tmp_path):
     text = TINY + "Mirrored.all_reduce = 'auto'\nSGD.weight_decay = None\n"
     _, said = train(tmp_path, "--seed=1", text=text)
-    assert "another configuration" not in said
+    assert "a different configuration" not in said
     with (tmp_path / "run" / "config.gin").open("a") as file:
         file.write("Others.title = '\x1b]0;odd\x07'\n")
     other = text.replace("'auto'", "'reduce_to_one'")
     other = other.replace("SGD.weight_decay", "sgd/SGD.weight_decay")
     flags = ("--seed=2", "--train_steps=9", "--allow_unused_bindings")
     _, said = train(tmp_path, *flags, text=other)
-    _, _, said = said.partition("another configuration")
+    _, _, said = said.partition("a different configuration")
     assert "- Trainer.seed = 1\n+ Trainer.seed = 2" in said
     assert "- SGD.weight_decay = None\n" in said
     assert "- Others.title = '?]0;odd?'\n" in said
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_another_run_is_a_warning(tmp_path):
     train(tmp_path, text=text)
     # Its own, after a change of the configuration.
     _, log = train(tmp_path, "--seed=1", "--train_steps=10", text=text)
-    assert "another configuration" in log
+    assert "a different configuration" in log
     assert said not in log
     (tmp_path / other.name).rename(other)
     _, log = train(tmp_path, "--seed=1", "--train_steps=16", text=text)

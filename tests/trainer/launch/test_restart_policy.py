@@ -125,7 +125,7 @@ def test_later_restarts_wait_twice_as_long_each_until_one_runs_for_a_minute():
 def test_peers_that_never_come_end_it():
     """On several hosts: nothing waits without a limit."""
     early = [end(75, at) for at in range(30)]
-    assert "not train in 30 restarts" in str(refuse([*early, end(75, 31)]))
+    assert "not trained in 30 restarts" in str(refuse([*early, end(75, 31)]))
     # One that trained, or served for long, begins a new series.
     for other in (end(75, 31, step=4), end(75, 31, ran=700.0), end(-9, 31)):
         assert isinstance(decide([*early, other, end(75, 32)]), Restart)

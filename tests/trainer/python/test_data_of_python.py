@@ -223,7 +223,9 @@ def test_examples_of_a_generator_are_counted_by_the_targets():
     ):
         np.testing.assert_allclose(one, other, atol=1e-6)
     again = Trainer(model(), strategy="default", accumulation_steps=2)
-    with pytest.raises(UserError, match=r"x\[0\] has not one row for each"):
+    with pytest.raises(
+        UserError, match=r"x\[0\] does not have one row for each"
+    ):
         again.fit(pairs(), verbose=0)
 
 

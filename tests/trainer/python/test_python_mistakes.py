@@ -267,7 +267,7 @@ MISTAKES = {
     "a column is text": (lambda: make().fit(Frame(), Y[:2]), "x holds text"),
     "rows of several lengths": (
         lambda: make().fit([[1, 2], [3]], [0, 1]),
-        "different lengths.*pad_sequences",
+        "equal length.*pad_sequences",
     ),
     "None among the values": (
         lambda: make().fit(np.array([[None] * 8] * 4), Y[:4]),
