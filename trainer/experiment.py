@@ -176,9 +176,9 @@ class BuiltRun:
     """A run in one mode whose strategy, Trainer and host loop exist.
 
     Attributes:
-        mode: what this process does: what was asked for, but
+        mode: the mode of this process: the one that was asked for, except
             `"continuous_eval"` in the evaluator of a cluster that trains, and
-            `"serve"` in a task that serves others, and has done so.
+            `"serve"` in a task that has served others.
         plugin: the strategy plugin.
         run: does what the mode says; once, within the context. It returns the
             newest values; evaluation's as `val_*` where the mode trains.

@@ -1,8 +1,8 @@
 """`RunOptions`: every option of a run, declared once.
 
 Flags, `run.*` in a gin file, the keyword arguments of `Trainer.train`, the
-documentation and `--mode=print_config` are made from this list; where an option
-acts, it is read from the object. Nothing here imports TensorFlow or Keras, so
+documentation and `--mode=print_config` are made from this list. Code that needs
+an option reads it from the object. Nothing here imports TensorFlow or Keras, so
 that mistakes in flags show at once.
 """
 

@@ -116,8 +116,8 @@ class Trainer(Shown, BaseStep):
             name, or a dict of these for your own `train_step`. By default
             that of a compiled model, otherwise Adam. In a dict, an optimizer
             with the name of a layer is for the weights of that layer, any
-            other for all weights. A learning rate that is set
-            on a given optimizer counts from the next call on.
+            other for all weights. A learning rate that is set on a given
+            optimizer counts from the next call on.
         metrics: Keras metrics, functions that return them, names such as
             `["accuracy"]`, or a dict of lists by output. They weigh examples
             by their sample weight. By default those of a compiled model.
@@ -159,7 +159,7 @@ class Trainer(Shown, BaseStep):
         guard: checks each step for a loss or gradient that is not finite or
             too large, see `trainer.Guard`; `None` checks nothing.
         run_eagerly: runs steps as Python, operation by operation, so that a
-            debugger stops in them; slow, and only for a single replica in
+            debugger can stop in them; slow, and only for a single replica in
             this process.
         probe: whether steps that cut a batch, between several replicas or
             into micro-batches, are tried on a few examples first. A result

@@ -1,6 +1,6 @@
-"""Checks what a checkpoint holds before any of it is used.
+"""Checks a checkpoint's contents before any of it is used.
 
-A checkpoint may come from another version, or be damaged. Unknown names are
+A checkpoint may come from a different version, or be damaged. Unknown names are
 ignored: a later version may add some.
 """
 

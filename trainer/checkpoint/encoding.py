@@ -1,8 +1,8 @@
 """Python values as bytes, from which no code is read.
 
-They are pickles that can name only what is listed here. Of any other object
-they hold its number among those that must be there in its place, and what it
-keeps.
+They are pickles that can name only the classes and functions listed here. For
+any other object, they hold its state, and the number of the existing object
+that gets this state.
 """
 
 import collections

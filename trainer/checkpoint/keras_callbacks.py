@@ -1,8 +1,8 @@
 """The state of Keras' own callbacks, for a checkpoint.
 
 They have no methods for it, but keep what they have seen (the best value, how
-long to wait for a better one, the best weights) in attributes. What a run has
-changed of these is saved.
+long to wait for a better one, the best weights) in attributes. Those that a run
+has changed are saved.
 """
 
 import contextlib

@@ -52,7 +52,7 @@ class HostState(Protocol):
 
 
 class RunState:
-    """Everything of a run that a checkpoint holds.
+    """The state of a run that a checkpoint holds.
 
     Args:
         parts: the run's variables.

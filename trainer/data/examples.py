@@ -42,7 +42,7 @@ class Examples(abc.ABC):
 
         Returns:
             Tensors of shape `[size, ...]`, in the structure that `gather`
-            returns; else `None`.
+            returns; otherwise `None`.
         """
         return None
 

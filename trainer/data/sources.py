@@ -7,7 +7,7 @@
     a Python generator                            `GeneratedBatches`: once
     `Batches`                                     it is
 
-Whatever else shall be taken becomes `Examples` here, in `as_source`.
+To accept another kind of data, make it `Examples` in `as_source`.
 """
 
 import abc
@@ -54,7 +54,7 @@ class Data(abc.ABC):
 
     Attributes:
         batch_size: examples in a batch of the training data, where a dataset
-            determines it; else `None`.
+            determines it; otherwise `None`.
         splits: those that are known to be there.
         has_eval: whether there is an eval split, or may be.
         shuffle: whether training shuffles arrays in each epoch.

@@ -1,9 +1,9 @@
 """The restart policy of a group of tasks: pure, on the clock of its caller.
 
 A failure is followed by a restart, as often as the limits allow. The same
-failure at the same step twice is a defect, which a restart cannot repair. One
-that came further than those before it is restarted at once, and counts for no
-limit: these are for runs that no longer make progress.
+failure at the same step twice is a bug, which a restart cannot repair. A
+failure at a later step than those before it leads to a restart at once, and
+counts for no limit: these are for runs that no longer make progress.
 """
 
 import dataclasses
@@ -149,7 +149,7 @@ class Failure(Exception):
     """The group is not restarted.
 
     Args:
-        end: what it would have been restarted after.
+        end: the failure after which it is not restarted.
         why: an explanation; empty where the end explains itself.
         is_final: whether the group would fail without this task, too.
     """

@@ -31,20 +31,21 @@ from trainer.strategy.recipe import Recipe
 class Built:
     """Plugin, model, optimizers and state: once for a Trainer.
 
-    Weights, `trainable` flags and restarts act on it. Whatever is of a single
-    call of `fit`, `train` or `evaluate` is in its `trainer.loop.run.Run`.
+    Weights, `trainable` flags and restarts act on it. Everything that belongs
+    to a single call of `fit`, `train` or `evaluate` is in its
+    `trainer.loop.run.Run`.
 
     Args:
         plugin: the strategy.
-        recipe: what everything is made of.
+        recipe: the arguments to build everything from.
         accounts: where the time of the Trainer's runs goes.
         call_once: calls a model that is built by its first batch.
 
     Attributes:
         plugin: as given.
-        parts: what lives in the strategy's scope.
+        parts: the objects in the strategy's scope.
         accounts: as given.
-        state: what checkpoints hold.
+        state: the contents of checkpoints.
         runners: the loops of steps that have been traced, by what they were
             traced for; see `trainer.loop.run.Run`.
         checked: data that is known to fit.

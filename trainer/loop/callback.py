@@ -11,8 +11,8 @@ from trainer.values.configurable import ShowsArguments
 class Callback(ShowsArguments, keras.callbacks.Callback):
     """A Keras callback with a run, saved state and exact due steps.
 
-    Any `keras.callbacks.Callback` runs in the loop unchanged. This class adds
-    to it. Events come in this order:
+    Any `keras.callbacks.Callback` runs in the loop unchanged. The events come
+    in this order:
 
     1. `setup`, of every callback, before anything is restored or trained.
     2. `on_train_begin`.
@@ -45,7 +45,7 @@ class Callback(ShowsArguments, keras.callbacks.Callback):
         single: whether a run may have only one of its class, for example
             because two would write the same file.
         only_watches: its `on_log` only shows or records values, so that an
-            evaluator beside the training process calls it too; see
+            evaluator next to the training process calls it, too; see
             `trainer.sidecar_evaluator`.
         following: whether this process is such an evaluator; set before
             `setup`. It also calls `on_test_*` of callbacks that have them, and

@@ -1,9 +1,9 @@
 """Which compiled form the steps of a run have, by their number.
 
-`jit_compile="auto"` means the graph up to step `FIRST_CHOSEN`, and from there
-on what `trainer.step.form_rule` says of the step. So short runs compile
-nothing, and no clock and no earlier attempt decides what is computed: a run
-that is resumed, lengthened or repeated has the forms of one that was not.
+`jit_compile="auto"` means the graph up to step `FIRST_CHOSEN`, and afterwards
+the form that `trainer.step.form_rule` chooses. So short runs compile nothing,
+and the computation depends neither on the clock nor on earlier attempts: a run
+that is resumed, lengthened or repeated has the same forms as an unbroken one.
 """
 
 from typing import Any

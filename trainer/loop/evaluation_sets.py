@@ -1,8 +1,8 @@
-"""Evaluation sets: the splits that a run evaluates, and what is logged of each.
+"""The splits that a run evaluates, and the names of their values.
 
 The values of the split `"eval"` are `val_loss`, as Keras calls them. Those of
-any other set have its name in them: `val_rare/loss`. A slash, as an output
-named "rare" would make `val_rare_loss` a value of the split `"eval"`.
+any other set have its name in them: `val_rare/loss`. It is a slash because
+`val_rare_loss` would be a value of `"eval"`, of an output named "rare".
 """
 
 from collections.abc import Iterable, Mapping

@@ -100,7 +100,7 @@ class Rollback:
     """Ends a run or goes back when the guard has found a bad step.
 
     Args:
-        guard: says what counts as bad, and what then happens.
+        guard: defines bad steps, and what happens then.
         run: whose run it is.
         callbacks: of the run.
         batches: the training data.

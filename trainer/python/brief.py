@@ -1,6 +1,6 @@
 """Raises mistakes of the user without the frames that found them.
 
-The sentence is what helps. The frames in between would be ours, gin's, Keras'
+The error message is enough. The frames in between would be ours, gin's, Keras'
 and AutoGraph's: some hundred lines.
 """
 

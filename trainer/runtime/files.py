@@ -1,7 +1,7 @@
 """Files of a run, on local disks and in object stores.
 
-Whatever the file system, everything here raises only `OSError`; the caller
-knows what it means for a run. A path with a scheme, such as `gs://`, goes
+On any file system, everything here raises only `OSError`. The caller knows
+what it means for a run. A path with a scheme, such as `gs://`, goes
 through `tf.io.gfile`, and only then TensorFlow is imported.
 
 A file that is written is on the disk when the function returns, and another

@@ -1,8 +1,8 @@
 """Signals: none is lost, from the first line of a process to the last.
 
 Python runs a handler in the main thread, which may be inside TensorFlow for
-minutes; and with a multi-worker strategy TensorFlow installs a handler of its
-own, which ignores SIGTERM. So `python -m trainer` uses
+minutes. With a multi-worker strategy, TensorFlow also installs its own handler,
+which ignores SIGTERM. So `python -m trainer` uses
 
     hold      On the first line. SIGTERM is blocked in this thread and in all
               that it starts, so that no handler of C code can run. One thread

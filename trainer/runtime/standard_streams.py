@@ -1,9 +1,9 @@
 """Standard output and error that never fail.
 
 A terminal that is closed, a pipe whose reader has left (`| head -1`) or a full
-disk is no reason to lose a run: what cannot be written is dropped. What may
-come from other people's files, such as their names, is printed without what
-controls a terminal. Nothing here imports TensorFlow.
+disk is no reason to lose a run: output that cannot be written is dropped.
+Text that may come from other people's files, such as their names, is printed
+without control characters. Nothing here imports TensorFlow.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """XLA draws the random numbers that TensorFlow's graph draws.
 
-Both make the same Philox bits of a seed, but XLA makes other floats of these
-bits, and takes a negative seed for another one. Where `StepContext` says so,
+Both make the same Philox bits from a seed, but XLA makes different floats from
+these bits, and treats negative seeds differently. Where `StepContext` says so,
 floats are made of the bits as TensorFlow's kernels make them: uniform numbers,
 and so dropout masks, are equal to the last bit, and normal ones up to the
 rounding of XLA's logarithm, sine and cosine. What is drawn in any other way is

@@ -1,8 +1,8 @@
 """Checks that inputs, targets, weights and losses make sense together.
 
 `check_data` looks at specs, and at values that are in memory, before a step is
-traced; `check_alike` and `check_rows` at tensors while it is. What layers and
-losses do with the other examples of a batch is tried elsewhere.
+traced; `check_alike` and `check_rows` at tensors while it is. Whether layers
+and losses mix the examples of a batch is tried elsewhere.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,9 @@
-"""`StepContext`: what surrounds a step, on the thread that runs or traces it.
+"""`StepContext`: the surroundings of a step, for each thread.
 
 Keras calls back from inside a step: layers assign to variables, draw random
-numbers, update metrics and add losses, and none of these calls can hand on an
-argument of ours. What they must know is therefore ambient. Mirrored
-strategies trace each replica in a thread of its own, so every thread has its
-own values.
+numbers, update metrics and add losses, and none of these calls can pass on an
+argument of ours. So they find it in an ambient object. Mirrored strategies
+trace each replica in a thread of its own, so every thread has its own values.
 """
 
 import contextlib

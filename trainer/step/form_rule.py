@@ -1,6 +1,6 @@
-"""Which compiled form a step gets: a rule of what it consists of.
+"""Chooses the compiled form of a step by its operations.
 
-What a form costs on a CPU follows from the operations of a step. TensorFlow
+The cost of a form on a CPU follows from the operations of a step. TensorFlow
 has the faster convolutions and products of matrices. XLA starts no operations,
 and reads a tensor once where TensorFlow reads it for each operation. So XLA is
 faster where few products are made for each number that is written. The limits

@@ -1,8 +1,8 @@
 """Lookups of rows by number, whose bounds XLA does not check.
 
-On a CPU, TensorFlow fails where a number is out of bounds. What XLA compiles
-takes another row instead, so a compiled step counts such numbers, and the run
-ends before anything of that is saved.
+On a CPU, TensorFlow fails where a number is out of bounds. Code compiled
+by XLA takes a different row instead, so a compiled step counts such numbers,
+and the run ends before any of their effects is saved.
 """
 
 from collections.abc import Collection, Sequence

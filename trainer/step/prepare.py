@@ -1,6 +1,6 @@
 """Checks on the first batch, before a step is traced.
 
-Where steps cut a batch, the probe tries whether they may. Most Keras metrics
+If steps cut a batch, the probe checks that they may. Most Keras metrics
 are known to add up. Any other is tried, and if it does not add up, it is
 refused where a training batch is cut.
 """

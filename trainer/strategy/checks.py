@@ -182,7 +182,7 @@ def check_steps_of_model(
 
 
 def own_predict_step(model: keras.Model) -> Any:
-    """A model's `predict_step` if it is not Keras'; else `None`."""
+    """A model's `predict_step` if it is not Keras'; otherwise `None`."""
     is_own = not is_of_keras(model, "predict_step")
     return model.predict_step if is_own else None
 

@@ -1,8 +1,8 @@
 """Copies state of an object that its configuration does not hold.
 
-A copy is made from a configuration, which does not say everything: weights,
-vocabularies, flags of single variables, and attributes that were set later.
-What holds no variables goes over as the same object.
+A copy is made from a configuration, which lacks weights, vocabularies, flags of
+single variables, and attributes that were set later. An object without
+variables is shared by both.
 """
 
 import gc

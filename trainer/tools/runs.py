@@ -61,8 +61,8 @@ class Run:
             `"running"`, but its process is gone.
         values: by metric, as monitors name it, the steps and their values;
             `None` for one that was not finite.
-        configuration: what was configured: by parameter its value, as gin text.
-        notes: sentences on what cannot be read.
+        configuration: by parameter its value, as gin text.
+        notes: error messages about files that cannot be read.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Checks values against annotations.
 
 The checks are pydantic's, in its strict mode: `True` is not a number and 1 is
-not a truth value, but a whole number does where any number does. What pydantic
-makes of a value is thrown away. Nothing here imports TensorFlow, NumPy or gin.
+not a truth value, but a whole number is a valid float. The values that pydantic
+converts are not used. Nothing here imports TensorFlow, NumPy or gin.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Names the binding that is wrong, with its place.
 
-`check` looks at all that a configuration sets, before anything is built. What a
-configurable of ours may be given, its annotations say, and those of Keras
-`trainer.cli.config.keras_names`.
+`check` looks at all that a configuration sets, before anything is built. The
+annotations of our configurables say which values are valid, and
+`trainer.cli.config.keras_names` says it for those of Keras.
 
-What a function returns is only known when gin calls it, and
+A function's result is only known when gin calls it, and
 `trainer.values.configurable` checks it then. `user_error_in` finds out whether
 the configuration is to blame for what such a call raises. Only three cases are:
 a value that an annotation excludes, a call that does not fit the signature, and

@@ -1,4 +1,4 @@
-"""Keras' classes in a gin file: their names, and what they may be given.
+"""Keras' classes in a gin file: their names and valid arguments.
 
 They need no import line: `@Adam`, `@losses.MeanSquaredError` and
 `@keras.layers.Dense`. The classes are unchanged: gin's

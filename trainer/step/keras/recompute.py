@@ -3,12 +3,12 @@
 Training keeps what each layer computed until its gradient is taken. For the
 layers that are named here it is computed again instead, by
 `tf.recompute_grad` (Chen et al. 2016, "Training Deep Nets with Sublinear
-Memory Cost"). What else a layer does in its call must not happen twice: in
+Memory Cost"). The other effects of a layer's call must not happen twice: in
 the second pass it draws the random numbers of the first one, and assigns
 nothing to its variables, see `trainer.step.keras.variables`.
 
 `keras.RematScope` does not do: within a graph its layers take no keyword
-arguments, such as `training`, and it draws other random numbers.
+arguments, such as `training`, and it draws different random numbers.
 """
 
 import contextlib

@@ -51,7 +51,7 @@ class Untracked:
 
     Attributes:
         known: the ids of their handles.
-        lost: sentences about the state of the training step that no
+        lost: error messages about the state of the training step that no
             checkpoint can hold; known once it has been traced.
     """
 

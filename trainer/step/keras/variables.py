@@ -1,4 +1,4 @@
-"""Variables that Keras makes, and what layers assign to them in a step.
+"""Variables that Keras makes, and the values that layers assign to them.
 
 Each replica computes the new value from its own part of the batch. The
 variable's `aggregation`, as in `add_weight(aggregation="sum")`, says how the

@@ -1,4 +1,4 @@
-"""A model's outputs by position, and what is given for each of them.
+"""A model's outputs by position, and the values given for each.
 
 Losses, loss weights, targets, sample weights, metrics and logs are lists in the
 model's order, that of `keras.tree.flatten`. Names are for people: two outputs

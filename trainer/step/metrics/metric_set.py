@@ -1,4 +1,4 @@
-"""The metrics of a run: what a step returns of them, and their results.
+"""The metrics of a run: their sums from a step, and their results.
 
 In training metrics are sums: those of Keras that are known to be, those that
 say so (`additive = True`, or `trainer.additive`), and those that are found to

@@ -1,7 +1,7 @@
 """The rank of a task and the number of tasks, as schedulers tell them.
 
-A program that several of them start as one job, and that takes itself for the
-only one, trains as many times as it is started, without a warning.
+If a job has several tasks and each takes itself for the only one, each trains
+its own model, without a warning.
 """
 
 import os
