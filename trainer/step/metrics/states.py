@@ -111,8 +111,8 @@ class WholeSetMetric(keras.Metric):
     """A function of all targets and predictions of an evaluation set.
 
     For values that are not a mean over examples: a rank correlation, BLEU, a
-    Fréchet distance, retrieval. It is measured in evaluations only, exactly under
-    every strategy: each example once, in the order of the data.
+    Fréchet distance, retrieval. It is measured in evaluations only, exactly
+    under every strategy: each example once, in the order of the data.
 
     Every process holds all targets and outputs of the set in the memory of its
     host, twice while the function runs. A device holds those of one global
