@@ -175,7 +175,7 @@ def test_another_model_is_refused(tmp_path):
             [keras.Input((1,)), keras.layers.Dense(1)]
         )
     )
-    with pytest.raises(UserError, match="another model"):
+    with pytest.raises(UserError, match="a different model"):
         follow_to(tmp_path, 1, trainer=other)
 
 

@@ -64,6 +64,8 @@ class Accounts:
         is_first = next(_made) == 0 and not hasattr(sys, "ps1")
         before = time.monotonic() - STARTED if is_first else 0.0
         self._started_at = time.time() - before
+        # When what was restored was saved.
+        self._saved_at = 0.0
         self._last_change = time.monotonic() - before
         self._base = "start_up"
         self._stack: list[Doing] = []
@@ -170,17 +172,20 @@ class Accounts:
         for name, seconds in state["seconds"].items():
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         if state["saved_at"] is not None:
+            self._saved_at = state["saved_at"]
             # The clocks of two hosts may differ a little: no negative time.
-            gap = self._started_at - state["saved_at"]
+            gap = self._started_at - self._saved_at
             self._seconds["lost"] += max(gap, 0.0)
 
     def pause_since(self, end: float) -> None:
         """Books as paused what passed from the end of the last attempt on.
 
         Args:
-            end: when it ended by itself; as `time.time` says.
+            end: when it ended by itself, in whole seconds of `time.time`.
         """
-        self.move(self._started_at - end, source="lost", to="paused")
+        # It has mostly saved last, in the second in which it ended.
+        begin = max(end, self._saved_at)
+        self.move(self._started_at - begin, source="lost", to="paused")
 
     def lose_since(self, state: Mapping[str, Any]) -> None:
         """Books as lost what was spent after this run's state was saved.

@@ -135,7 +135,7 @@ def test_keras_classes_are_known_and_keep_their_type(configure, name, expected):
         ("Trainer.seed = %sed", ["line 1", "%sed"]),
         ("seed = 1\nTrainer.seed = %sed", ["line 2", "'%seed'"]),
         ("Trainer.seed = %gin.REQUIRED", ["Trainer.seed", "REQUIRED"]),
-        ("a = %a", ["given.gin, line 1: ", "needs itself: %a -> %a"]),
+        ("a = %a", ["given.gin, line 1: ", "refers to itself: %a -> %a"]),
         ("Trainer.seed = %a\na = [1, {2: %b}]\nb = %a", ["line ", "%b -> %a"]),
         (
             IMPORT + "linear.units = @s/linear()\ns/linear.units = @linear()",
@@ -143,7 +143,7 @@ def test_keras_classes_are_known_and_keep_their_type(configure, name, expected):
         ),
         (
             "Trainer.guard = @Guard()\nGuard.max_loss = %x\nx = @Guard()",
-            ["needs itself", "%x"],
+            ["refers to itself", "%x"],
         ),
         ("Trainer.seed = " + "[" * 90, ["bracket"]),
         ("Trainer.seed = " + "[" * 100_000, ["bracket"]),

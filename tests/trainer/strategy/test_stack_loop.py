@@ -162,7 +162,7 @@ def test_it_is_the_same_step_wherever_calls_end(way):
                     (X, Y)
                 ).batch(8)
             },
-            "takes rows of arrays, and the data is read in its order",
+            "takes rows of arrays, but the data is read in its order",
         ),
         (
             {
