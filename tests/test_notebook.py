@@ -58,6 +58,7 @@ def outputs(cell):
     }
 
 
+@pytest.mark.long
 def test_the_notebook_shows_what_is_saved_in_it(tmp_path, monkeypatch):
     # As on a machine where nobody has asked TensorFlow to be quiet.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")

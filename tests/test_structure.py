@@ -29,7 +29,7 @@ MOST_LINES = {
     "trainer/cli": 1482,
     "trainer/data": 1180,
     "trainer/launch": 790,
-    "trainer/loop": 2583,
+    "trainer/loop": 2586,
     "trainer/python": 631,
     "trainer/runtime": 1327,
     "trainer/step": 4842,

@@ -307,9 +307,9 @@ class Convolution(Trainer):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Uncompiled, "XLA cannot compile"),
+        long(Uncompiled, "XLA cannot compile"),
         (Checked, "its checks (Assert)"),
-        (Astray, "different losses"),
+        long(Astray, "different losses"),
         (Convolution, "convolutions"),
     ],
 )
