@@ -208,7 +208,7 @@ def test_the_first_command_prints_what_its_picture_shows(tmp_path):
     )
     at = [row[:7] for row in promised].index("trained")
     assert shown[:at] == promised[:at]
-    assert shown[at].startswith("trained 0 s of 0 s (start-up 0 s, ")
+    assert re.match(r"trained 0 m?s of 0 s \(start-up 0 s, ", shown[at])
 
 
 def rows_of(picture):
