@@ -43,8 +43,6 @@ _STORED = schema.record(
     {},
     {"experiment": str, "exit_reason": str, "previous": list[dict]},
 )
-# How an attempt ends by itself that is to be started again.
-_LEFT = ("start_again", "interrupted")
 # git can hang on a dead network file system, and a run must not.
 _GIT_SECONDS = 10.0
 
@@ -162,15 +160,17 @@ class RunDir:
     def continued_with(self) -> str | None:
         """Says what is saved, and which command continues from there.
 
-        `None` where nothing was started, or by a launcher, which continues.
+        `None` where nothing was started, or by a launcher, which continues; and
+        where the checkpoints cannot be listed at the moment.
         """
         if self._record is None or LAUNCHER in os.environ:
             return None
-        paths = storage.listing(os.path.join(self.path, "checkpoints"))
-        how = "nothing was saved; start again with"
-        if paths:
-            how = f"saved at step {storage.step_of(paths[-1])}; continue with"
-        return f"{how}: {self._record['command']}"
+        how = "nothing was saved; start again"
+        with contextlib.suppress(OSError):
+            if paths := storage.listing(os.path.join(self.path, "checkpoints")):
+                how = f"saved at step {storage.step_of(paths[-1])}; continue"
+            return f"{how} with: {self._record['command']}"
+        return None
 
     def _unwritable(self, error: OSError) -> UserError | StartAgain:
         return cannot(f"model_dir {self.path} cannot be written", error)
@@ -212,7 +212,8 @@ class RunDir:
             if previous.get("exit_reason") == "running":
                 previous["exit_reason"] = "killed"
             attempts = [*attempts, previous]
-            if previous.get("exit_reason") in _LEFT:
+            # It has ended by itself, to be started again.
+            if previous.get("exit_reason") in ("start_again", "interrupted"):
                 with contextlib.suppress(TypeError, ValueError):
                     end = datetime.datetime.fromisoformat(previous["end"])
                     run.accounts.pause_since(end.timestamp())

@@ -49,6 +49,17 @@ def test_what_is_written(tmp_path):
     ]
 
 
+def test_checkpoints_that_cannot_be_listed_do_not_change_how_a_run_ends(
+    tmp_path,
+):
+    # It leads to itself.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to("checkpoints")
+    _, log = train(tmp_path, text=FAILS, code=75, FAIL_WITH="start_again")
+    assert "Traceback" not in log
+    assert "nothing was saved" not in log
+
+
 def test_attempts_are_kept(tmp_path):
     train(tmp_path, text=FAILS, code=75, FAIL_WITH="start_again")
     # A run that is killed leaves its record as it was.
