@@ -16,9 +16,9 @@ _OF_PLUGINS = (
 )
 # What the framework calls, and users neither call nor override.
 _INNER = (
-    *("new_run", "gradient_sums", "reduce_gradients", "batches"),
+    *("gradient_sums", "reduce_gradients", "batches"),
     *("before_end", "on_final_log", "only_watches", "runs_last"),
-    *("check_cut", "last_size", "learn_length", "read_named", "stacks"),
+    *("check_cut", "last_size", "learn_length", "read_named", "rows_of"),
     *("why_not_stacked", "without", "arrays", "on_values", "writes", "where"),
 )
 _OPTIONS = f"""\

@@ -131,12 +131,12 @@ class History(Callback, keras.callbacks.History):
         figure = pyplot.figure(
             figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained"
         )
-        found = []
+        found, epochs = [], self._numbers
         for number, (panel, names) in enumerate(panels.items(), 1):
             axes = figure.add_subplot(rows, columns, number)
             for name in names:
                 those = [i for i, row in enumerate(self._rows) if name in row]
-                x = [self._numbers[i] for i in those]
+                x = [epochs[i] for i in those]
                 axes.plot(x, self.history[name], marker=".", label=name)
             axes.set(xlabel="epoch", title=panel)
             axes.legend()

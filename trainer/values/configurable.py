@@ -90,7 +90,7 @@ def _checking(function: Any, name: str | None = None) -> Any:
             if parameter in hints():
                 check(owner, parameter, value, hints()[parameter])
         if name is None and isinstance(args[0], ShowsArguments):
-            given.pop("self")
+            given.pop(next(iter(given)))
             # That of a subclass comes first.
             vars(args[0]).setdefault(_GIVEN, given)
         return function(*args, **kwargs)

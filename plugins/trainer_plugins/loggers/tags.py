@@ -1,6 +1,6 @@
 """The names under which TensorBoard shows values: a group, a name, a unit."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 # The meaning of a tag, or of the beginning of one; the first that fits counts.
@@ -22,14 +22,16 @@ _DESCRIPTIONS = {
 }
 
 
-def of_training(logs: Mapping[str, float], run: Any) -> dict[str, float]:
+def of_training(
+    logs: Mapping[str, float], run: Any, *, rates: Collection[str]
+) -> dict[str, float]:
     """A log of training, with the run's own measurements.
 
     Args:
         logs: the values by their names in `metrics.jsonl`.
         run: the call that trains.
+        rates: which of the values are learning rates.
     """
-    rates = run.built.learning_rates()
     found = {
         f"learning/{name}" if name in rates else name: value
         for name, value in logs.items()

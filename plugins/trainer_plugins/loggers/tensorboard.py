@@ -96,6 +96,8 @@ class TensorBoard(Logger):
         self._write_graph = write_graph
         self._histogram_every = histogram_every
         self._ticker: Ticker | None = None
+        # The names of learning rates; to compute the rates takes a while.
+        self._rates: dict[str, float] = {}
         # Below the run directory: where earlier versions had the files.
         self._folder = ""
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
@@ -132,6 +134,7 @@ class TensorBoard(Logger):
         super().on_train_begin(logs)
         if not self.writes:
             return
+        self._rates = self.run.built.learning_rates()
         text = gin.markdown(gin.operative_config_str())
         values: dict[str, Media] = {"operative_config": Media("text", text)}
         if self._write_graph and not self.run.fired_step:
@@ -152,7 +155,7 @@ class TensorBoard(Logger):
     def on_log(self, step: int, split: str, logs: dict[str, float]) -> None:
         """Writes a split's scalars."""
         if split == "train":
-            logs = tags.of_training(logs, self.run)
+            logs = tags.of_training(logs, self.run, rates=self._rates)
         super().on_log(step, split, logs)
 
     def next_due(self, step: int) -> int | None:
@@ -164,16 +167,14 @@ class TensorBoard(Logger):
     ) -> None:
         """Writes histograms of the weights when they are due."""
         step = self.run.step
-        if self._ticker is None or not self._ticker.due(step):
+        # All processes ask; only the one that writes reads the weights.
+        if not (self._ticker and self._ticker.due(step) and self.writes):
             return
-        # Only the chief reads them: none needs the other processes.
         values = {
             f"weights/{one.path}": Media(
                 "histogram", histogram(keras.ops.convert_to_numpy(one))
             )
-            for one in (
-                self.run.model.trainable_variables if self.writes else ()
-            )
+            for one in self.run.model.trainable_variables
         }
         self.on_values(step, "train", values)
 
@@ -373,8 +374,7 @@ def _histogram(name: str, buckets: np.ndarray, description: str) -> bytes:
     summary = histogram_pb(name, [], description=description)
     tensor = tf.make_tensor_proto(buckets, dtype=tf.float64)
     summary.value[0].tensor.ParseFromString(tensor.SerializeToString())
-    content: bytes = summary.SerializeToString()
-    return content
+    return bytes(summary.SerializeToString())
 
 
 def _hide_after(directory: str, step: int) -> None:
