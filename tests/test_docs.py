@@ -171,6 +171,18 @@ def test_the_front_page_says_of_each_strategy_what_has_been_run():
     }
 
 
+def test_the_front_page_has_the_commands_of_the_tests():
+    ci = (ROOT / ".ci" / "run").read_text()
+    tests = re.search(r"^step (python -m pytest .*)$", ci, re.M)[1]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert tests in lines
+    (install,) = (line for line in lines if "constraints.txt" in line)
+    assert install == (
+        "python -m pip install -e '.[cpu,test]' -c .ci/constraints.txt"
+    )
+    assert any("-m long" in line for line in lines)
+
+
 def test_parameters_are_those_of_the_code():
     """If not, `python -m tests.parameters` writes the page again."""
     assert parameters.PATH.read_text() == parameters.page()
